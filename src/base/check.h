@@ -1,4 +1,5 @@
-// ONELANE_CHECK: a condition that only a mistake of ours can break. On in every build; prints where and why, then aborts.
+// ONELANE_CHECK: a condition that only a mistake of ours can break. On in every build; prints where and why, then
+// aborts.
 #pragma once
 
 namespace onelane {
@@ -7,8 +8,8 @@ namespace onelane {
 
 }  // namespace onelane
 
-#define ONELANE_CHECK(condition, message)                                                        \
-  do {                                                                                           \
-    if (!(condition)) [[unlikely]]                                                               \
-      ::onelane::check_failed(#condition, __FILE__, __LINE__, message);                          \
+#define ONELANE_CHECK(condition, message)                               \
+  do {                                                                  \
+    if (!(condition)) [[unlikely]]                                      \
+      ::onelane::check_failed(#condition, __FILE__, __LINE__, message); \
   } while (0)

@@ -1,14 +1,14 @@
 #include "base/mapped_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/format.h"
 
@@ -33,7 +33,7 @@ struct Descriptor {
 Result<MappedFile> MappedFile::open(const std::string& path) {
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.fd < 0) return os_error(path, "cannot open");
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file.fd, &status) != 0) return os_error(path, "cannot stat");
   if (!S_ISREG(status.st_mode)) return Error{ErrorCode::kInvalidArgument, path + ": not a regular file"};
   const auto size = static_cast<size_t>(status.st_size);

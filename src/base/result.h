@@ -79,15 +79,14 @@ class [[nodiscard]] Result<void> {
 #define ONELANE_CONCAT(a, b) ONELANE_CONCAT_INNER(a, b)
 
 // ONELANE_TRY(expr): return the error of a Result<...>, or go on.
-#define ONELANE_TRY(expr)                                     \
-  do {                                                        \
-    auto onelane_try = (expr);                                \
-    if (!onelane_try) return std::move(onelane_try).error();  \
+#define ONELANE_TRY(expr)                                    \
+  do {                                                       \
+    auto onelane_try = (expr);                               \
+    if (!onelane_try) return std::move(onelane_try).error(); \
   } while (0)
 
 // ONELANE_ASSIGN(auto x, expr): bind the value, or return the error.
-#define ONELANE_ASSIGN(declaration, expr)                                      \
-  auto ONELANE_CONCAT(onelane_result_, __LINE__) = (expr);                     \
-  if (!ONELANE_CONCAT(onelane_result_, __LINE__))                              \
-    return std::move(ONELANE_CONCAT(onelane_result_, __LINE__)).error();       \
+#define ONELANE_ASSIGN(declaration, expr)                                                                              \
+  auto ONELANE_CONCAT(onelane_result_, __LINE__) = (expr);                                                             \
+  if (!ONELANE_CONCAT(onelane_result_, __LINE__)) return std::move(ONELANE_CONCAT(onelane_result_, __LINE__)).error(); \
   declaration = *std::move(ONELANE_CONCAT(onelane_result_, __LINE__))

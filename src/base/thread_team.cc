@@ -1,8 +1,8 @@
 #include "base/thread_team.h"
 
-#include <sched.h>
-
 #include <algorithm>
+
+#include <sched.h>
 
 namespace onelane {
 namespace {
@@ -49,7 +49,9 @@ void ThreadTeam::dispatch(int64_t count, int64_t grain, Call call, void* context
   // seq_cst on both sides: either the worker sees the new generation before it sleeps, or we see the sleeper.
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) {
-    { const std::lock_guard lock(mutex_); }
+    {
+      const std::lock_guard lock(mutex_);
+    }
     wake_.notify_all();
   }
   run_share(0);

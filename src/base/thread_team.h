@@ -31,8 +31,9 @@ class ThreadTeam {
     if (count <= 0) return;
     if (workers_.empty() || count <= grain) return body(int64_t{0}, count);
     using Plain = std::remove_reference_t<Body>;
-    dispatch(count, grain, [](void* context, int64_t begin, int64_t end) { (*static_cast<Plain*>(context))(begin, end); },
-             const_cast<void*>(static_cast<const void*>(&body)));
+    dispatch(
+        count, grain, [](void* context, int64_t begin, int64_t end) { (*static_cast<Plain*>(context))(begin, end); },
+        const_cast<void*>(static_cast<const void*>(&body)));
   }
 
  private:

@@ -1,11 +1,11 @@
 #include "device/buffer.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/check.h"
 

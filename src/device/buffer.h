@@ -1,8 +1,9 @@
 // Buffer: memory for tensors, caches and scratch, aligned to 64 bytes.
 //
-// With fences on, every buffer gets its own mapping whose last byte lies against an unmapped page, and starts filled with
-// 0xff (NaN as bf16, float and e4m3, -1 as an index). A read or write one element past the end is then a fault on its first
-// occurrence, and a use of scratch that nobody wrote shows. The preset `fence` turns it on for the whole test suite.
+// With fences on, every buffer gets its own mapping whose last byte lies against an unmapped page, and starts filled
+// with 0xff (NaN as bf16, float and e4m3, -1 as an index). A read or write one element past the end is then a fault on
+// its first occurrence, and a use of scratch that nobody wrote shows. The preset `fence` turns it on for the whole test
+// suite.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +21,8 @@ inline constexpr bool kFenced = false;
 class Buffer {
  public:
   Buffer() = default;
-  // `bytes` may be 0. Contents: zeros, or 0xff when fenced; call zero() where zeros are meant. Dies (ONELANE_CHECK) when
-  // the system has no memory left: sizes are planned and checked before anything is allocated.
+  // `bytes` may be 0. Contents: zeros, or 0xff when fenced; call zero() where zeros are meant. Dies (ONELANE_CHECK)
+  // when the system has no memory left: sizes are planned and checked before anything is allocated.
   explicit Buffer(size_t bytes, bool fenced = kFenced);
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept { return swap(other), *this; }
@@ -40,9 +41,13 @@ class Buffer {
   // multiple of 64: the end is what lies exactly at the fence, rounded up to the largest power of two (at most 16) that
   // divides the size.
   template <class T>
-  std::span<T> as() { return {reinterpret_cast<T*>(data_), size_ / sizeof(T)}; }
+  std::span<T> as() {
+    return {reinterpret_cast<T*>(data_), size_ / sizeof(T)};
+  }
   template <class T>
-  std::span<const T> as() const { return {reinterpret_cast<const T*>(data_), size_ / sizeof(T)}; }
+  std::span<const T> as() const {
+    return {reinterpret_cast<const T*>(data_), size_ / sizeof(T)};
+  }
 
  private:
   void swap(Buffer& other);

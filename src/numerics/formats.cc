@@ -5,9 +5,7 @@
 namespace onelane {
 namespace {
 
-constexpr float power_of_two(int exponent) {
-  return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
-}
+constexpr float power_of_two(int exponent) { return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23); }
 
 constexpr std::array<float, 256> make_e4m3() {
   std::array<float, 256> values{};

@@ -51,7 +51,8 @@ inline float e2m1_to_float(uint8_t code) { return kE2m1Values[code & 15u]; }
 // at 6. e2m1 has no NaN: a NaN becomes 0, and its block must say so in the scale (quantize.h).
 uint8_t float_to_e2m1(float value);
 
-// -- e8m0: a power of two, 2^(code - 127); code 255 is NaN -------------------------------------------------------------
+// -- e8m0: a power of two, 2^(code - 127); code 255 is NaN
+// -------------------------------------------------------------
 
 inline constexpr uint8_t kE8m0Nan = 255;
 

@@ -21,8 +21,8 @@ uint8_t quantize_fp4_block(std::span<const float> x, uint8_t* packed);
 // returns the e4m3 scale code.
 uint8_t quantize_nvfp4_block(std::span<const float> x, uint8_t* packed);
 
-// bf16(float(q) * s) of each value after the quantiser above, block by block over the row; x.size() must be a multiple of
-// `block`. In place.
+// bf16(float(q) * s) of each value after the quantiser above, block by block over the row; x.size() must be a multiple
+// of `block`. In place.
 void requantize_fp8(std::span<float> x, int block);
 void requantize_fp4(std::span<float> x, int block);
 void requantize_nvfp4(std::span<float> x, int block);

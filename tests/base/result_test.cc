@@ -25,9 +25,7 @@ TEST(Result, CarriesAValueOrAnError) {
   EXPECT_EQ(Error(failed.error()).in("config.json").message, "config.json: no such thing");
 }
 
-TEST(ResultDeathTest, TakingTheValueOfAnErrorSaysWhichError) {
-  EXPECT_DEATH((void)*twice(false), "no such thing");
-}
+TEST(ResultDeathTest, TakingTheValueOfAnErrorSaysWhichError) { EXPECT_DEATH((void)*twice(false), "no such thing"); }
 
 }  // namespace
 }  // namespace onelane

@@ -15,8 +15,9 @@ namespace {
 // Values spread over many binades, as activations are; the generator's own doubles would nearly all be huge.
 rc::Gen<std::vector<float>> blocks(size_t width) {
   return rc::gen::container<std::vector<float>>(
-      width, rc::gen::map(rc::gen::pair(rc::gen::inRange(-8388608, 8388608), rc::gen::inRange(-40, 12)),
-                          [](std::pair<int, int> p) { return std::ldexp(static_cast<float>(p.first), p.second - 23); }));
+      width,
+      rc::gen::map(rc::gen::pair(rc::gen::inRange(-8388608, 8388608), rc::gen::inRange(-40, 12)),
+                   [](std::pair<int, int> p) { return std::ldexp(static_cast<float>(p.first), p.second - 23); }));
 }
 
 float amax(const std::vector<float>& x) {
@@ -101,7 +102,8 @@ RC_GTEST_PROP(Requantize, ErrorIsBoundedByHalfAStep, ()) {
 }
 
 TEST(Requantize, NonFiniteBlocksBecomeNaNAndLeaveTheirNeighboursAlone) {
-  for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf(""), -std::numeric_limits<float>::infinity()}) {
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), std::nanf(""), -std::numeric_limits<float>::infinity()}) {
     for (auto* requantize : {&requantize_fp8, &requantize_fp4}) {
       std::vector<float> x(64, 1.0f);
       x[3] = bad;

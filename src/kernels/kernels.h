@@ -1,0 +1,427 @@
+// Kernels: the contract between the one forward pass (src/model) and whatever computes it.
+//
+// Every entry is a *stage*: as much of the model as can be fused into one launch. The forward pass calls the stages in
+// order and owns no arithmetic; an implementation owns no model. Three implementations keep this contract: `reference`
+// (plain loops, double accumulation: the oracle), `cpu` (SIMD, threads) and the CUDA plugin.
+//
+// Conventions
+// - `bf16` is a uint16_t holding a bfloat16; matrices are row-major; a shape in brackets is [rows, ...].
+// - Rows, not batches. A step is a list of rows; decode, verify and prefill rows are the same thing. Rows of one
+// sequence
+//   stand together in ascending position order and form a *run*.
+// - Batch invariance. The bits a row gets depend on its sequence up to its position and on nothing else: not on the
+// rows
+//   beside it, on how a prompt was cut into steps, or on the number of threads.
+// - `round` in a contract is one rounding to bf16; everything between two roundings is float (or better), in an order
+// that
+//   the implementation fixes. So two implementations agree up to summation order; stages marked EXACT agree to the bit.
+// - Bad numbers are contained: NaN or infinity in one row reaches only rows of the same sequence.
+// - Bad shapes are programming errors (ONELANE_CHECK): the loader has checked every tensor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "kernels/records.h"
+
+namespace onelane {
+
+using bf16 = uint16_t;
+
+inline constexpr int kHeadDim = 512;     // one KV head serves as key and value
+inline constexpr int kRopeDim = 64;      // the last 64 of them turn with the position
+inline constexpr int kIndexDim = 128;    // width of an index key
+inline constexpr int kStreams = 4;       // copies in the hyper-connection residual stream
+inline constexpr int kMixes = 24;        // pre 4, post 4, comb 16
+inline constexpr int kWindow = 128;      // a query sees itself and the 127 positions before it
+inline constexpr int kPageTokens = 128;  // tokens that share one KV page
+
+// -- weights ---------------------------------------------------------------------------------------------------------
+
+// A weight matrix [out, in], as stored in the checkpoint; applied as y = x * W^T.
+struct Matrix {
+  enum class Kind : uint8_t {
+    kNone,
+    kFp8,   // e4m3 [out, in]; scale e8m0 [ceil(out/block), ceil(in/block)]
+    kFp4,   // e2m1 pairs [out, in/2], low nibble = even k; scale e8m0 [out, in/32]
+    kBf16,  // bf16 [out, in]
+  };
+  Kind kind = Kind::kNone;
+  int out = 0;
+  int in = 0;
+  int block = 0;  // kFp8: edge of a scale tile, 32 or 128
+  // Width of the activation blocks quantised (A.1) before the product: 32 or 128; 0 leaves activations in bf16.
+  int act_block = 0;
+  const std::byte* data = nullptr;
+  const uint8_t* scale = nullptr;
+
+  explicit operator bool() const { return kind != Kind::kNone; }
+};
+
+// Mixing weights of one sublayer (2.2): fn float [24, 4*D], base float [24], scale float [3].
+// Of the V4 head (2.3): fn [4, 4*D], base [4], scale [1].
+struct MixWeights {
+  const float* fn = nullptr;
+  const float* base = nullptr;
+  const float* scale = nullptr;
+};
+
+// RoPE frequencies (3.2), one per adjacent pair of the 64 rope dims.
+struct RopeTable {
+  float frequency[kRopeDim / 2];
+};
+
+// -- the step
+// ----------------------------------------------------------------------------------------------------------
+
+// Consecutive rows of one sequence: rows [first_row, first_row + count) at positions first_position, +1, ...
+struct RowRun {
+  int first_row = 0;
+  int count = 0;
+  int first_position = 0;
+  int slot = 0;  // which sequence slot of the caches
+};
+
+struct StepRows {
+  int count = 0;
+  const int32_t* token = nullptr;     // [count] the real input ids
+  const int32_t* position = nullptr;  // [count] absolute, from 0
+  const int32_t* run_of = nullptr;    // [count] index into runs
+  const RowRun* runs = nullptr;
+  int run_count = 0;
+  const int32_t* page_table =
+      nullptr;  // [slots, pages_per_slot] page numbers; page i holds tokens [128 i, 128 i + 128)
+  int pages_per_slot = 0;
+};
+
+// -- caches
+// ------------------------------------------------------------------------------------------------------------
+
+// Window rings of one layer: per slot one RecordBlock of `capacity` records; position p lies in record p % capacity.
+// capacity is 128 + draft block + 1, so that rejected drafts never overwrite an entry still in a window (4.4).
+struct RingCache {
+  std::byte* base = nullptr;
+  size_t slot_bytes = 0;
+  int capacity = 0;
+  RecordFormat format = RecordFormat::kV41Fp8;
+
+  RecordBlock block(int slot) const { return {base + static_cast<size_t>(slot) * slot_bytes, format, capacity}; }
+};
+
+// The records one owner layer keeps in every page: `per_page` of them at `offset` in a page.
+struct PagedCache {
+  std::byte* base = nullptr;  // the page pool
+  size_t page_bytes = 0;
+  size_t offset = 0;
+  int per_page = 0;  // kPageTokens / ratio
+  RecordFormat format = RecordFormat::kV41Nvfp4;
+
+  RecordBlock block(int page) const {
+    return {base + static_cast<size_t>(page) * page_bytes + offset, format, per_page};
+  }
+};
+
+// Pooling rows of a compressor that later groups still need, float [slots, capacity, 2 * width]: the row of position p
+// is p % capacity and holds kv (width) then gate (width, position bias already added). Indexed by position, so a
+// rejected draft is simply overwritten. capacity >= lookback + 6.
+struct CompressorState {
+  float* base = nullptr;
+  size_t slot_floats = 0;
+  int capacity = 0;
+};
+
+// -- stage arguments
+// ---------------------------------------------------------------------------------------------------
+
+// X[r][j] = table[token[r]] for all 4 copies j. EXACT.
+struct EmbedArgs {
+  const bf16* table = nullptr;  // [vocab, dim]
+  int dim = 0;
+  bf16* stream = nullptr;  // out [rows, 4, dim]
+};
+
+// Mixing coefficients of a sublayer and its normalised input (2.2-2.4).
+//   pre, post, comb from the stream as in 2.2 (comb[j][k]: the expand contracts j);
+//   x = rmsnorm(round(sum_j w[j] X[j]), norm), w = `collapse_with` (V4.1: the previous sublayer's pre) or, when null,
+//   own pre.
+struct MixArgs {
+  const bf16* stream = nullptr;  // [rows, 4, dim]
+  int dim = 0;
+  MixWeights weights;
+  float norm_eps = 0;                    // of both the mixing statistic and the RMSNorm
+  float mix_eps = 0;                     // hc_eps
+  int iterations = 20;                   // hc_sinkhorn_iters; counts the first softmax + column pass
+  const float* collapse_with = nullptr;  // [rows, 4] or null
+  const bf16* norm = nullptr;            // [dim]
+  float* pre = nullptr;                  // out [rows, 4]
+  float* post = nullptr;                 // out [rows, 4]
+  float* comb = nullptr;                 // out [rows, 4, 4]
+  bf16* x = nullptr;                     // out [rows, dim]
+};
+
+// X[k] = round(post[k] * y + sum_j comb[j][k] * X[j]), in place (2.2).
+struct ExpandArgs {
+  bf16* stream = nullptr;  // in/out [rows, 4, dim]
+  int dim = 0;
+  const bf16* y = nullptr;      // [rows, dim]
+  const float* post = nullptr;  // [rows, 4]
+  const float* comb = nullptr;  // [rows, 4, 4]
+};
+
+// taps[r][column .. column + dim) = round(mean_j X[r][j]) (6.3).
+struct TapArgs {
+  const bf16* stream = nullptr;  // [rows, 4, dim]
+  int dim = 0;
+  bf16* taps = nullptr;  // out [rows, tap_width]
+  int tap_width = 0;
+  int column = 0;
+};
+
+// Queries and window records (3.1):
+//   qr = rmsnorm(round(wq_a x)); q = round(wq_b qr); [V4: q[h] = round(q[h] rsqrt(mean q[h]^2 + eps))];
+//   rope(q[h][448:]), round kv = rmsnorm(round(wkv x)); rope(kv[448:]), round; record = encode(kv).
+// The draft ring (6.4) calls it with wq_a empty: then only kv is computed, from x = main_x.
+struct QkvArgs {
+  const bf16* x = nullptr;  // [rows, dim]
+  int dim = 0;
+  Matrix wq_a, wq_b, wkv;
+  const bf16* q_norm = nullptr;   // [q_lora]
+  const bf16* kv_norm = nullptr;  // [512]
+  bool q_head_norm = false;
+  float norm_eps = 0;
+  const RopeTable* rope = nullptr;
+  int heads = 0;
+  bf16* qr = nullptr;  // out [rows, q_lora]
+  bf16* q = nullptr;   // out [rows, heads, 512]
+  RecordBlock kv;      // out: record r is row r's
+};
+
+// Copies each row's step-local record into its sequence's ring. Of a run longer than the ring only the last `capacity`
+// rows are kept. EXACT.
+struct CommitArgs {
+  RecordBlock kv;  // record r is row r's
+  RingCache ring;
+};
+
+// Compressed entries and index keys of one owner layer (V4: 3.3, 3.4; V4.1: 3.5). Pools every group that ends in this
+// step, from this step's rows and, for what came before, from `state`; then saves the rows later groups need.
+//   kv = float(wkv) float(x); g = float(wgate) float(x) + ape[p mod ratio]
+//   entry, per channel = sum over the group's tokens of softmax(g) * kv       (overlap: 8 rows, see 3.3)
+//   latent = rmsnorm(round(entry), norm); entry record = encode(rope(latent at j * ratio), round)
+// Ratio 1 has no gate: latent = rmsnorm(round(wkv x)).
+// Index key, either from the latent before RoPE (V4.1: rmsnorm(round(wk latent), k_norm), rope) or from its own
+// compressor (V4: `width` 128, rope, Hadamard); then encode as kIndexMxfp4.
+struct Compressor {
+  Matrix wkv, wgate;           // kBf16 [width or 2*width, dim]; wgate empty for ratio 1
+  const float* ape = nullptr;  // [ratio, width or 2*width] or null
+  const bf16* norm = nullptr;  // [width]
+  int width = 0;               // 512, or 128 for V4's index keys
+  bool overlap = false;
+  CompressorState state;
+};
+struct CompressArgs {
+  const bf16* x = nullptr;  // [rows, dim]
+  int dim = 0;
+  int ratio = 0;
+  float norm_eps = 0;
+  const RopeTable* rope = nullptr;
+  Compressor main;
+  PagedCache entries;
+  // V4.1 index keys; both null when the layer has none or makes them with `index_compressor`.
+  Matrix wk;                     // kBf16 [128, 512]
+  const bf16* k_norm = nullptr;  // [128]
+  // V4 index keys.
+  const Compressor* index_compressor = nullptr;
+  PagedCache keys;  // base null: no index keys
+};
+
+// The lightning indexer (V4 3.4, V4.1 3.5): which compressed entries each row attends to.
+//   qi = round(wq_b qr); rope(qi[h][64:]), round; [Hadamard, round]; fp4 in blocks of 32
+//   w = round(round(weights_proj x) * float(128^-0.5 * heads^-0.5))
+//   S[j] = sum_h relu(sum_b dot_b(qi[h], k[j])) * w[h], b and h ascending, float: EXACT given qi and w
+// Entries j < visible = (position + 1) / ratio. Picks: the min(topk, visible) best, ties to the lower number,
+// ascending; the rest -1.
+struct IndexArgs {
+  const bf16* x = nullptr;   // [rows, dim]
+  const bf16* qr = nullptr;  // [rows, q_lora]
+  int dim = 0;
+  Matrix wq_b;          // [heads * 128, q_lora]
+  Matrix weights_proj;  // kBf16 [heads, dim]
+  int heads = 0;
+  int ratio = 0;
+  bool hadamard = false;
+  const RopeTable* rope = nullptr;
+  PagedCache keys;
+  int topk = 0;
+  int32_t* picks = nullptr;  // out [rows, topk]
+  // Two-level selection (3.5). kPublish: after scoring, keep the topk_blocks best blocks of block_size entries (a
+  // block's score is its best entry's, the newest visible block always stays), as a bit per block in `candidates`; the
+  // layer's own picks are not masked. kApply: entries outside the candidates score -inf.
+  enum class Candidates : uint8_t { kNone, kPublish, kApply };
+  Candidates mode = Candidates::kNone;
+  int topk_blocks = 0;
+  int block_size = 0;
+  uint32_t* candidates = nullptr;  // [rows, candidate_words]
+  int candidate_words = 0;
+};
+
+// Sparse attention with sink (3.1): one softmax over the row's window and its compressed entries.
+//   s[t] = (q[h] . KV[t]) * 512^-0.5; M = max s; p[t] = exp(s[t] - M)
+//   out = round(sum_t round(p[t]) KV[t] / (sum_t p[t] + exp(sink[h] - M))); rope inverse on out[448:], round
+// Entry order of both sums: window by position, then compressed by entry number.
+// The window is the ring up to the run's first position and the step-local records from there on. A draft block (6.4)
+// instead sees `block_attention`: the 128 ring positions before the run and all of the run's rows, in both directions.
+struct AttendArgs {
+  const bf16* q = nullptr;  // [rows, heads, 512], roped
+  int heads = 0;
+  RecordBlock kv;  // step-local records; record r is row r's
+  RingCache ring;
+  bool block_attention = false;
+  const float* sink = nullptr;  // [heads]
+  const RopeTable* rope = nullptr;
+  // Compressed part; ratio 0: none. picks null: every visible entry (V4 ratio 128).
+  int ratio = 0;
+  PagedCache entries;
+  const int32_t* picks = nullptr;  // [rows, topk], ascending, -1 = none
+  int topk = 0;
+  bf16* out = nullptr;  // [rows, heads, 512]
+};
+
+// y = round(wo_b concat_g(round(wo_a[g] out[heads of g]))) (3.1). wo_a is used as bf16 (act_block 0), in `groups` row
+// blocks.
+struct ProjectOutArgs {
+  const bf16* attended = nullptr;  // [rows, heads, 512]
+  int heads = 0;
+  int groups = 0;
+  Matrix wo_a;        // kFp8 [groups * o_lora, heads / groups * 512]
+  Matrix wo_b;        // [dim, groups * o_lora]
+  bf16* y = nullptr;  // out [rows, dim]
+};
+
+// Router (5.1): s = sqrt(softplus(float(x) float(gate)^T)); ids: topk of s + bias, best first, ties to the lower id, or
+// tid2eid[token]; weights = s[ids] / (sum + norm_eps) * scale (not divided when topk is 1). A zero sum gives equal
+// weights.
+struct RouteArgs {
+  const bf16* x = nullptr;  // [rows, dim]
+  int dim = 0;
+  Matrix gate;                       // kBf16 [experts, dim]
+  const float* bias = nullptr;       // [experts]; null for hash routing
+  const int64_t* tid2eid = nullptr;  // [vocab, topk]; null for score routing
+  int experts = 0;
+  int topk = 0;
+  float norm_eps = 0;        // 1e-20 for V4.1, 0 for V4
+  float scale = 1;           // routed_scaling_factor
+  int32_t* ids = nullptr;    // out [rows, topk]
+  float* weights = nullptr;  // out [rows, topk]
+};
+
+struct ExpertWeights {
+  Matrix w1, w2, w3;
+};
+
+// Mixture of experts (5.2): g = round(w1 x), u = round(w3 x); u = clamp(u, -limit, limit), g = min(g, limit);
+// a = round(weight * (silu(g) * u)); y_e = round(w2 a); y = round(sum_slots y_e + shared(x)), shared last with
+// weight 1.
+struct ExpertsArgs {
+  const bf16* x = nullptr;  // [rows, dim]
+  int dim = 0;
+  int inter = 0;
+  const ExpertWeights* experts = nullptr;  // [expert count]
+  int expert_count = 0;
+  const int32_t* ids = nullptr;    // [rows, topk]
+  const float* weights = nullptr;  // [rows, topk]
+  int topk = 0;
+  ExpertWeights shared;
+  float limit = 0;
+  bf16* y = nullptr;  // out [rows, dim]
+};
+
+// Engram write (7.1): looks up `columns` table rows per token, projects them to 4 keys and a value, gates, adds in
+// place.
+struct EngramArgs {
+  bf16* stream = nullptr;  // in/out [rows, 4, dim]
+  int dim = 0;
+  const int32_t* table_rows = nullptr;  // [rows, columns], offsets included
+  int columns = 0;
+  const uint8_t* table = nullptr;        // e4m3 [table rows, width]
+  const uint8_t* table_scale = nullptr;  // e8m0 [table rows, width / 32]
+  int width = 0;
+  Matrix wkv;                      // [5 * dim, columns * width]
+  const bf16* q_weight = nullptr;  // [4, dim]
+  const bf16* k_weight = nullptr;  // [4, dim]
+  float norm_eps = 0;
+};
+
+// Final collapse, norm and logits (2.3, 2.4) of `count` chosen rows.
+//   h = round(sum_j w[j] X[j]), w = `collapse_with` (V4.1) or, when null, the sigmoid mix of `mix` (V4 hc_head)
+//   logits = float(rmsnorm(h, norm)) float(head)^T, float, not rounded
+struct HeadArgs {
+  const bf16* stream = nullptr;  // [step rows, 4, dim]
+  int dim = 0;
+  const int32_t* rows = nullptr;  // [count] which rows of the step
+  int count = 0;
+  const float* collapse_with = nullptr;  // [step rows, 4] or null
+  MixWeights mix;
+  float norm_eps = 0;
+  float mix_eps = 0;
+  const bf16* norm = nullptr;  // [dim]
+  Matrix head;                 // kBf16 [vocab, dim]
+  bf16* hidden = nullptr;      // out [count, dim]: h before the norm (the confidence head reads it); may be null
+  float* logits = nullptr;     // out [count, vocab]
+};
+
+// The input of the drafter (6.3): main_x = rmsnorm(round(main_proj taps), norm).
+struct MainInputArgs {
+  const bf16* taps = nullptr;  // [rows, main_proj.in]
+  Matrix main_proj;
+  const bf16* norm = nullptr;  // [dim]
+  float norm_eps = 0;
+  bf16* main_x = nullptr;  // out [rows, dim]
+};
+
+// One step of the Markov chain inside a draft block (6.4): logits += float(w2) float(w1[prev]);
+// confidence = float(proj) . float([hidden; w1[prev]]).
+struct MarkovArgs {
+  int32_t prev = 0;
+  const bf16* w1 = nullptr;      // [vocab, rank]
+  Matrix w2;                     // kBf16 [vocab, rank]
+  Matrix confidence;             // kBf16 [1, dim + rank]
+  const bf16* hidden = nullptr;  // [dim]
+  int dim = 0;
+  int rank = 0;
+  float* logits = nullptr;  // in/out [vocab]
+  float* confidence_out = nullptr;
+};
+
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+  virtual std::string_view name() const = 0;
+
+  virtual void embed(const StepRows& rows, const EmbedArgs& args) = 0;
+  virtual void mix_streams(const StepRows& rows, const MixArgs& args) = 0;
+  virtual void expand_streams(const StepRows& rows, const ExpandArgs& args) = 0;
+  virtual void tap(const StepRows& rows, const TapArgs& args) = 0;
+  virtual void project_qkv(const StepRows& rows, const QkvArgs& args) = 0;
+  virtual void compress(const StepRows& rows, const CompressArgs& args) = 0;
+  virtual void index(const StepRows& rows, const IndexArgs& args) = 0;
+  virtual void attend(const StepRows& rows, const AttendArgs& args) = 0;
+  virtual void commit(const StepRows& rows, const CommitArgs& args) = 0;
+  virtual void project_out(const StepRows& rows, const ProjectOutArgs& args) = 0;
+  virtual void route(const StepRows& rows, const RouteArgs& args) = 0;
+  virtual void experts(const StepRows& rows, const ExpertsArgs& args) = 0;
+  virtual void engram(const StepRows& rows, const EngramArgs& args) = 0;
+  virtual void head(const StepRows& rows, const HeadArgs& args) = 0;
+  virtual void main_input(const StepRows& rows, const MainInputArgs& args) = 0;
+  virtual void markov(const MarkovArgs& args) = 0;
+};
+
+// The oracle: plain loops, one thread, double accumulation, slow on purpose.
+std::unique_ptr<Kernels> make_reference_kernels();
+
+// SIMD (Highway, chosen at run time) on a team of `threads` threads; 0 takes every processor.
+std::unique_ptr<Kernels> make_cpu_kernels(int threads);
+
+}  // namespace onelane
