@@ -11,12 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "numerics/records.h"
+
 namespace onelane {
 
-// Kernel-facing constants. Every published checkpoint of the family has them, and parse_config refuses others.
-inline constexpr int kHeadDim = 512;       // one KV vector, key and value at once
-inline constexpr int kRopeDim = 64;        // its last dims carry RoPE, the first 448 ("nope") do not
-inline constexpr int kIndexHeadDim = 128;  // indexer query and key
+// Head sizes are constants of the family (numerics/records.h); parse_config refuses others.
 inline constexpr int kHyperMult = 4;       // copies of the residual stream
 
 enum class Generation { kV4, kV41 };
@@ -118,7 +117,7 @@ struct RopeSpec {
 
 struct IndexerSpec {
   int heads = 0;
-  int head_dim = kIndexHeadDim;
+  int head_dim = kIndexDim;
   int topk = 0;           // entries attended per row
   bool hadamard = false;  // rotate queries and keys by Walsh-128 before fp4 (V4)
 };

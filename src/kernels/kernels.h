@@ -24,15 +24,12 @@
 #include <memory>
 #include <string_view>
 
-#include "kernels/records.h"
+#include "numerics/records.h"
 
 namespace onelane {
 
 using bf16 = uint16_t;
 
-inline constexpr int kHeadDim = 512;     // one KV head serves as key and value
-inline constexpr int kRopeDim = 64;      // the last 64 of them turn with the position
-inline constexpr int kIndexDim = 128;    // width of an index key
 inline constexpr int kStreams = 4;       // copies in the hyper-connection residual stream
 inline constexpr int kMixes = 24;        // pre 4, post 4, comb 16
 inline constexpr int kWindow = 128;      // a query sees itself and the 127 positions before it
@@ -69,7 +66,7 @@ struct MixWeights {
 };
 
 // RoPE frequencies (3.2), one per adjacent pair of the 64 rope dims.
-struct RopeTable {
+struct RopeFrequencies {
   float frequency[kRopeDim / 2];
 };
 
@@ -191,7 +188,7 @@ struct QkvArgs {
   const bf16* kv_norm = nullptr;  // [512]
   bool q_head_norm = false;
   float norm_eps = 0;
-  const RopeTable* rope = nullptr;
+  const RopeFrequencies* rope = nullptr;
   int heads = 0;
   bf16* qr = nullptr;  // out [rows, q_lora]
   bf16* q = nullptr;   // out [rows, heads, 512]
@@ -226,7 +223,7 @@ struct CompressArgs {
   int dim = 0;
   int ratio = 0;
   float norm_eps = 0;
-  const RopeTable* rope = nullptr;
+  const RopeFrequencies* rope = nullptr;
   Compressor main;
   PagedCache entries;
   // V4.1 index keys; both null when the layer has none or makes them with `index_compressor`.
@@ -252,7 +249,7 @@ struct IndexArgs {
   int heads = 0;
   int ratio = 0;
   bool hadamard = false;
-  const RopeTable* rope = nullptr;
+  const RopeFrequencies* rope = nullptr;
   PagedCache keys;
   int topk = 0;
   int32_t* picks = nullptr;  // out [rows, topk]
@@ -280,7 +277,7 @@ struct AttendArgs {
   RingCache ring;
   bool block_attention = false;
   const float* sink = nullptr;  // [heads]
-  const RopeTable* rope = nullptr;
+  const RopeFrequencies* rope = nullptr;
   // Compressed part; ratio 0: none. picks null: every visible entry (V4 ratio 128).
   int ratio = 0;
   PagedCache entries;

@@ -6,8 +6,8 @@
 
 namespace onelane {
 
-RopeTable make_rope_table(double base, double factor, double beta_fast, double beta_slow, double original_positions) {
-  RopeTable table;
+RopeFrequencies make_rope_frequencies(double base, double factor, double beta_fast, double beta_slow, double original_positions) {
+  RopeFrequencies table;
   // The dimension at which a frequency turns `n` times over the original context.
   const auto correction = [&](double turns) {
     return kRopeDim * std::log(original_positions / (turns * 2 * std::numbers::pi)) / (2 * std::log(base));
@@ -25,7 +25,7 @@ RopeTable make_rope_table(double base, double factor, double beta_fast, double b
   return table;
 }
 
-RopeAngles rope_angles(const RopeTable& table, int position) {
+RopeAngles rope_angles(const RopeFrequencies& table, int position) {
   RopeAngles angles;
   for (int i = 0; i < kRopeDim / 2; ++i) {
     const float angle = static_cast<float>(position) * table.frequency[i];

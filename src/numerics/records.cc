@@ -1,4 +1,4 @@
-#include "kernels/records.h"
+#include "numerics/records.h"
 
 #include <cstring>
 #include <span>

@@ -9,6 +9,11 @@
 
 namespace onelane {
 
+// Constants of the family that every published checkpoint has and the kernels are built for.
+inline constexpr int kHeadDim = 512;   // one KV vector per token, key and value at once
+inline constexpr int kRopeDim = 64;    // its last dims carry RoPE
+inline constexpr int kIndexDim = 128;  // indexer query and key
+
 enum class RecordFormat : uint8_t {
   kV4Fp8,      // 584 B: 448 e4m3 | 64 bf16 (rope); scales: 7 e8m0 (one per 64) + 1 zero byte. V4 window and compressed.
   kV41Fp8,     // 528 B: 512 e4m3; scales: 16 e8m0 (one per 32). V4.1 window.
