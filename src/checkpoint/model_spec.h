@@ -16,7 +16,7 @@
 namespace onelane {
 
 // Head sizes are constants of the family (numerics/records.h); parse_config refuses others.
-inline constexpr int kHyperMult = 4;       // copies of the residual stream
+inline constexpr int kHyperMult = 4;  // copies of the residual stream
 
 enum class Generation { kV4, kV41 };
 
@@ -27,28 +27,6 @@ enum class RopeTable { kA, kB };
 // 2.3, 2.4: which `pre` collapses the stream before a sublayer. kOwnPre: the sublayer's own. kDelayedPre: the one that
 // the sublayer before it produced, one-hot on copy 0 before layer 0 and before draft stage 0.
 enum class HyperFlavour { kOwnPre, kDelayedPre };
-
-// 4.1: the values a stored KV vector [512] may take. All are bit-faithful records of the trained quantisation.
-enum class KvRecord {
-  kFp8Nope64,   // V4, 584 B: 448 e4m3 in blocks of 64 with e8m0 scales (7 + 1 pad), 64 bf16 rope dims
-  kFp8Block32,  // V4.1 window, 528 B: 512 e4m3 in blocks of 32 with e8m0 scales
-  kFp4Block16,  // V4.1 compressed, 288 B: 512 e2m1 in blocks of 16 with E4M3 scales
-};
-
-// Bytes of one stored KV vector.
-constexpr int kv_record_bytes(KvRecord record) {
-  switch (record) {
-    case KvRecord::kFp8Nope64:
-      return 584;
-    case KvRecord::kFp8Block32:
-      return 528;
-    case KvRecord::kFp4Block16:
-      return 288;
-  }
-  return 0;
-}
-// One index key [128]: 64 B of e2m1 pairs and four e8m0 scales, in both generations (4.2).
-inline constexpr int kIndexKeyBytes = 68;
 
 // 6: what predicts tokens ahead of the model.
 enum class DrafterKind {
@@ -160,6 +138,16 @@ struct TokenIds {
   int image = -1;
 };
 
+// Sizes of the vision tower and aligner (7.3). Text runs without them; they are known so that their tensors can be
+// accounted for.
+struct VisionSpec {
+  int layers = 0;  // 0: no vision_config
+  int hidden = 0;
+  int inter = 0;
+  int patch_size = 0;
+  int downsample = 0;
+};
+
 struct ModelSpec {
   Generation generation = Generation::kV4;
 
@@ -180,8 +168,9 @@ struct ModelSpec {
 
   bool q_head_norm = false;        // weightless RMS norm per query head before RoPE (V4)
   bool router_image_bias = false;  // gate.bias_vl exists and is used for image tokens (V4.1)
-  KvRecord window_record = KvRecord::kFp8Nope64;
-  KvRecord compressed_record = KvRecord::kFp8Nope64;
+  // 4.1: the trained quantisation of cached KV vectors. Index keys are kIndexMxfp4 in both generations.
+  RecordFormat window_record = RecordFormat::kV4Fp8;
+  RecordFormat compressed_record = RecordFormat::kV4Fp8;
 
   HyperSpec hyper;
   RopeSpec rope;
@@ -196,8 +185,7 @@ struct ModelSpec {
   std::vector<LayerSpec> layers;
   std::vector<LayerSpec> draft_stages;
 
-  // vision_config was present: vision.*, aligner.* and image_* tensors are expected. The towers themselves are not run.
-  bool has_vision = false;
+  VisionSpec vision;
   // Dotted paths of config keys that the parser does not know. A new key may carry a new meaning, so they are shown.
   std::vector<std::string> unknown_keys;
 
