@@ -120,9 +120,9 @@ struct PagedCache {
   }
 };
 
-// Pooling rows of a compressor that later groups still need, float [slots, capacity, 2 * width]: the row of position p
-// is p % capacity and holds kv (width) then gate (width, position bias already added). Indexed by position, so a
-// rejected draft is simply overwritten. capacity >= lookback + 6.
+// Pooling rows of a compressor that later groups still need, float [slots, capacity, 2 * wkv.out]: the row of position
+// p is p % capacity and holds kv (wkv.out values), then gate (wkv.out, position bias already added). Indexed by position,
+// so a rejected draft is simply overwritten. capacity >= lookback + draft block + 1; lookback is ratio, or 2 * ratio.
 struct CompressorState {
   float* base = nullptr;
   size_t slot_floats = 0;
