@@ -121,8 +121,9 @@ struct PagedCache {
 };
 
 // Pooling rows of a compressor that later groups still need, float [slots, capacity, 2 * wkv.out]: the row of position
-// p is p % capacity and holds kv (wkv.out values), then gate (wkv.out, position bias already added). Indexed by position,
-// so a rejected draft is simply overwritten. capacity >= lookback + draft block + 1; lookback is ratio, or 2 * ratio.
+// p is p % capacity and holds kv (wkv.out values), then gate (wkv.out, position bias already added). Indexed by
+// position, so a rejected draft is simply overwritten. capacity >= lookback + draft block + 1; lookback is ratio, or 2
+// * ratio.
 struct CompressorState {
   float* base = nullptr;
   size_t slot_floats = 0;
@@ -298,8 +299,8 @@ struct ProjectOutArgs {
 };
 
 // Router (5.1): s = sqrt(softplus(float(x) float(gate)^T)); ids: topk of s + bias, best first, ties to the lower id, or
-// tid2eid[token]; weights = s[ids] / (sum + norm_eps) * scale (not divided when topk is 1). A zero sum gives equal
-// weights.
+// tid2eid[token]; weights = s[ids] / (sum + norm_eps) * scale, or s[ids] * scale without `normalise`. A zero sum gives
+// equal weights.
 struct RouteArgs {
   const bf16* x = nullptr;  // [rows, dim]
   int dim = 0;
@@ -308,6 +309,7 @@ struct RouteArgs {
   const int64_t* tid2eid = nullptr;  // [vocab, topk]; null for score routing
   int experts = 0;
   int topk = 0;
+  bool normalise = true;
   float norm_eps = 0;        // 1e-20 for V4.1, 0 for V4
   float scale = 1;           // routed_scaling_factor
   int32_t* ids = nullptr;    // out [rows, topk]
