@@ -239,8 +239,10 @@ struct CompressArgs {
 //   qi = round(wq_b qr); rope(qi[h][64:]), round; [Hadamard, round]; fp4 in blocks of 32
 //   w = round(round(weights_proj x) * float(128^-0.5 * heads^-0.5))
 //   S[j] = sum_h relu(sum_b dot_b(qi[h], k[j])) * w[h], b and h ascending, float: EXACT given qi and w
-// Entries j < visible = (position + 1) / ratio. Picks: the min(topk, visible) best, ties to the lower number,
-// ascending; the rest -1.
+// relu lets a NaN pass; a score of NaN counts as -inf. Hadamard: butterflies of stride 1, 2, ... 64 in float, then
+// times float(128^-0.5).
+// Entries j < visible = (position + 1) / ratio. Picks: the min(topk, visible) best (entries at -inf too, when no better
+// are left), ties to the lower number, ascending; the rest -1.
 struct IndexArgs {
   const bf16* x = nullptr;   // [rows, dim]
   const bf16* qr = nullptr;  // [rows, q_lora]
@@ -300,7 +302,7 @@ struct ProjectOutArgs {
 
 // Router (5.1): s = sqrt(softplus(float(x) float(gate)^T)); ids: topk of s + bias, best first, ties to the lower id, or
 // tid2eid[token]; weights = s[ids] / (sum + norm_eps) * scale, or s[ids] * scale without `normalise`. A zero sum gives
-// equal weights.
+// equal weights, scale / topk each. In the choice a NaN counts as -inf; the weights keep it.
 struct RouteArgs {
   const bf16* x = nullptr;  // [rows, dim]
   int dim = 0;

@@ -37,7 +37,7 @@ void weigh(const float* scores, const RouteArgs& args, const int32_t* ids, float
   for (int k = 0; k < args.topk; ++k) sum += scores[ids[k]];
   for (int k = 0; k < args.topk; ++k) {
     double weight = scores[ids[k]];
-    if (args.topk > 1) weight = sum == 0 ? 1.0 / args.topk : weight / (sum + args.norm_eps);
+    if (args.normalise) weight = sum == 0 ? 1.0 / args.topk : weight / (sum + args.norm_eps);
     weights[k] = static_cast<float>(weight * args.scale);
   }
 }
