@@ -40,12 +40,17 @@ Result<std::map<std::string, std::string>> read_index(const std::string& path) {
     return Error{ErrorCode::kCorrupt, path + ": has no object 'weight_map'"};
   }
   std::map<std::string, std::string> index;
+  std::set<std::string> bare_names;
   for (const auto& [name, shard] : (*document)["weight_map"].items()) {
     if (!shard.is_string() || !plain_file_name(shard.get_ref<const std::string&>())) {
       return Error{ErrorCode::kCorrupt, format("{}: weight_map.{}: {} is not a plain file name in this directory", path,
                                                name, shard.dump())};
     }
     index.emplace(name, shard.get<std::string>());
+    if (!bare_names.insert(bare(name)).second) {
+      return Error{ErrorCode::kCorrupt,
+                   format("{}: weight_map names '{}' with and without 'model.'", path, bare(name))};
+    }
   }
   return index;
 }
