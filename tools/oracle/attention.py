@@ -70,12 +70,13 @@ class Pool:
         return (torch.softmax(gate, dim=1) * kv).sum(1)
 
 
-def attend(ar, q, pool, slots, sink, scale) -> torch.Tensor:
+def attend(ar, q, pool, slots, sink, scale, block=SOFTMAX_BLOCK) -> torch.Tensor:
     """Sparse attention with a sink (3.1, 3.7).
 
     q [T, H, 512], pool [N, 512], slots [T, S] row numbers of pool (-1 = skipped) -> [T, H, 512]. The softmax is online over
     blocks of 64 slots: probabilities are rounded to bf16 relative to the running maximum before the PV product, the
-    denominator sums them unrounded, and the sink enters the denominator once at the end.
+    denominator sums them unrounded, and the sink enters the denominator once at the end. A block of S or more slots gives
+    the plain softmax (probabilities relative to the final maximum).
     """
     out = []
     for r in range(0, q.shape[0], ROW_CHUNK):
@@ -83,8 +84,8 @@ def attend(ar, q, pool, slots, sink, scale) -> torch.Tensor:
         m = torch.full(qc.shape[:2], -1e30, dtype=F32)
         total = torch.zeros(qc.shape[:2], dtype=F32)
         acc = torch.zeros_like(qc)
-        for b in range(0, sc.shape[1], SOFTMAX_BLOCK):
-            idx = sc[:, b : b + SOFTMAX_BLOCK]
+        for b in range(0, sc.shape[1], block):
+            idx = sc[:, b : b + block]
             kv = pool[idx.clamp_min(0)].float() * (idx >= 0).unsqueeze(-1)
             s = qc @ kv.transpose(1, 2) * scale
             s = s.masked_fill((idx < 0).unsqueeze(1), -torch.inf)
@@ -279,6 +280,7 @@ class Attention:
             out = rotate(out, positions, self.freqs(), inverse=True)
         grouped = out.float().reshape(out.shape[0], s.o_groups, -1)
         low = ar.act(torch.einsum("tgd,grd->tgr", grouped, self.wo_a)).flatten(1)
+        self.options.record(self.block, "attn.low", low)
         return out, ar.linear(low, self.wo_b)
 
     def forward(self, x, positions, caches: list[LayerCache], shared: Shared):
@@ -303,8 +305,11 @@ class Attention:
             picks = self._picks(positions, entries.shape[0], shared)
             slots = torch.cat((slots, picks.where(picks < 0, picks + pool.shape[0])), dim=1)
             pool = torch.cat((pool, entries))
-        out = attend(self.ar, q, pool, slots, self.sink, self.spec.head_dim**-0.5)
+        scale = self.spec.head_dim**-0.5
+        out = attend(self.ar, q, pool, slots, self.sink, scale)
         rec(b, "attn.out", out)
+        if self.options.plain_softmax:
+            rec(b, "attn.out_plain", attend(self.ar, q, pool, slots, self.sink, scale, block=slots.shape[1]))
         turned, y = self.project_out(out, positions)
         rec(b, "attn.out_unrotated", turned)
         rec(b, "attn.y", y)

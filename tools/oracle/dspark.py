@@ -28,9 +28,10 @@ class Drafter:
         last = spec.stages[-1].prefix
         self.norm = ck.get(last + ".norm.weight")
         if spec.v41:
-            self.w1, self.w2 = ck.get(last + ".markov_head.embed.weight"), ck.weight(last + ".markov_head.head")
+            self.w1, self.w2 = ck.get(last + ".markov_head.embed.weight"), ck.weight(last + ".markov_head.head", "f32")
         else:
-            self.w1, self.w2 = ck.get(last + ".markov_head.markov_w1.weight"), ck.weight(last + ".markov_head.markov_w2")
+            self.w1 = ck.get(last + ".markov_head.markov_w1.weight")
+            self.w2 = ck.weight(last + ".markov_head.markov_w2", "f32")
             self.hc_head = [ck.get(f"{last}.hc_head_{part}") for part in ("fn", "base", "scale")]
         self.confidence = ck.weight(last + ".confidence_head.proj", "f32")
 
@@ -41,6 +42,7 @@ class Drafter:
     def commit(self, seq, taps) -> None:
         """Appends the kv of accepted target positions to every stage; rows follow those committed before."""
         main = self.main_x(taps)
+        self.options.record(None, "draft.taps", taps)
         self.options.record(None, "draft.main_x", main)
         for stage, cache in zip(self.stages, seq.drafts):
             start = 0 if cache.window is None else cache.window.shape[0]
@@ -97,7 +99,7 @@ class Drafter:
         ids, confidence, logits, previous = [], [], [], anchor
         for i in range(base.shape[0]):
             embedded = self.ar.act(self.w1[previous])
-            row = base[i] + self.ar.linear(embedded.unsqueeze(0), self.w2)[0].float()
+            row = base[i] + self.ar.linear(embedded.unsqueeze(0), self.w2)[0]
             logits.append(row)
             confidence.append(self.ar.linear(torch.cat((h[i], embedded)).unsqueeze(0), self.confidence)[0, 0])
             previous = int(row.argmax())

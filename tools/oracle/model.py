@@ -29,6 +29,7 @@ class Options:
     def __init__(self, spec: ModelSpec, index_scores="fp32", layout="position", variant="", index_hadamard=True):
         self.index_scores, self.layout, self.variant = index_scores, layout, variant
         self.index_hadamard = index_hadamard
+        self.plain_softmax = False  # also record attention with one softmax block ("attn.out_plain")
         self.forced_picks: dict[int, torch.Tensor] = {}
         self.recorder = None
         self.table_a = frequencies(spec.rope_dim, spec.rope_theta, None)

@@ -55,11 +55,16 @@ class Moe:
         chosen, weights, scores = self.route(x, ids)
         rec, b = self.options.record, self.block
         total = torch.zeros_like(x, dtype=torch.float32)
+        parts = torch.zeros(*chosen.shape, x.shape[1], dtype=self.ar.dtype)
         for e, expert in enumerate(self.experts):
             row, slot = torch.where(chosen == e)
             if row.numel():
-                total[row] += expert.forward(self.ar, x[row], self.spec.swiglu_limit, weights[row, slot]).float()
-        y = self.ar.act(total + self.shared.forward(self.ar, x, self.spec.swiglu_limit).float())
-        for name, value in (("x", x), ("ids", chosen), ("weights", weights), ("scores", scores), ("y", y)):
+                parts[row, slot] = expert.forward(self.ar, x[row], self.spec.swiglu_limit, weights[row, slot])
+                total[row] += parts[row, slot].float()
+        shared = self.shared.forward(self.ar, x, self.spec.swiglu_limit)
+        y = self.ar.act(total + shared.float())
+        for name, value in (
+            ("x", x), ("ids", chosen), ("weights", weights), ("scores", scores), ("parts", parts), ("shared", shared), ("y", y),
+        ):  # fmt: skip
             rec(b, "ffn." + name, value)
         return y
