@@ -15,6 +15,7 @@ add_library(onelane_options INTERFACE)
 # -ffp-contract=off: a*b+c is fused by default on machines with FMA and not on others, so the same source would give
 # other bits. Code that wants FMA asks for it by name.
 target_compile_options(onelane_options INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
+                       -Wno-missing-field-initializers  # designated initialisers leave the rest to the defaults
                        -Werror -ffp-contract=off)
 target_include_directories(onelane_options INTERFACE "${CMAKE_SOURCE_DIR}/src")
 

@@ -1,0 +1,90 @@
+// ForwardPass: the model, written once. It walks the layer list and calls the kernels' stages; it does no arithmetic.
+//
+// One object serves one KvStore and one caller at a time. All working memory is sized for `max_rows` when it is built;
+// a step allocates nothing.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "device/buffer.h"
+#include "kernels/kernels.h"
+#include "model/kv_store.h"
+#include "model/model.h"
+#include "model/step.h"
+
+namespace onelane {
+
+class ForwardPass {
+ public:
+  ForwardPass(const Model& model, Kernels& kernels, KvStore& store, int max_rows);
+
+  int max_rows() const { return max_rows_; }
+
+  // Runs every row through the backbone and writes its keys and values; for the rows numbered in `logit_rows` it also
+  // writes the logits: out [logit_rows.size(), vocab].
+  void target(const Step& step, std::span<const int32_t> logit_rows, float* logits);
+
+  // Puts the rows of the last target() step into the draft rings (6.4). `step` must be that step. Rows of rejected
+  // drafts may be included: the next step that holds their positions overwrites them, and no draft block looks past its
+  // anchor.
+  void seed_drafter(const Step& step);
+
+  // One draft block per run: its rows are the anchor and then noise tokens, at the following positions. Writes
+  // logits [rows, vocab], before the Markov bias, and keeps the hidden states for draft_token().
+  void draft(const Step& step, float* logits);
+
+  // Row `row` of the last draft(): adds the Markov bias of `previous` to its logits [vocab]; returns the confidence
+  // logit.
+  float draft_token(int row, int32_t previous, float* logits);
+
+ private:
+  void check_step(const Step& step) const;
+  void start_stream(const StepRows& rows);
+  // One block on stream_; what collapses the stream after it is in ffn_pre_.
+  void block(const Step& step, const LayerSpec& layer, const BlockWeights& weights);
+  void mix(const StepRows& rows, const MixWeights& weights, const bf16* norm, const float* previous, float* pre);
+  void expand(const StepRows& rows);
+  void attention(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
+  void compress(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
+  void index(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
+  void feed_forward(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
+  void write_engram(const Step& step, const LayerSpec& layer, const BlockWeights& weights);
+  void tap(const StepRows& rows, const LayerSpec& layer);
+  void head(const StepRows& rows, const MixWeights& mix, const bf16* norm, std::span<const int32_t> logit_rows,
+            bf16* hidden, float* logits);
+
+  template <class T>
+  T* scratch(size_t count_per_row);
+
+  const Model& model_;
+  const ModelSpec& spec_;
+  Kernels& kernels_;
+  KvStore& store_;
+  const int max_rows_;
+
+  std::vector<Buffer> buffers_;
+  bf16* stream_ = nullptr;          // [rows, 4, hidden]
+  bf16* x_ = nullptr;               // [rows, hidden] a sublayer's input
+  bf16* y_ = nullptr;               // [rows, hidden] and output
+  float* attn_pre_ = nullptr;       // [rows, 4]
+  float* ffn_pre_ = nullptr;        // [rows, 4]
+  float* post_ = nullptr;           // [rows, 4]
+  float* comb_ = nullptr;           // [rows, 4, 4]
+  bf16* qr_ = nullptr;              // [rows, q_lora]
+  bf16* q_ = nullptr;               // [rows, heads, 512]
+  bf16* attended_ = nullptr;        // [rows, heads, 512]
+  RecordBlock kv_;                  // this step's window records of the layer at work
+  int32_t* picks_ = nullptr;        // [rows, topk] of the last indexer, shared by the layers after it
+  uint32_t* candidates_ = nullptr;  // [rows, candidate_words_]
+  int candidate_words_ = 0;
+  int32_t* expert_ids_ = nullptr;    // [rows, topk]
+  float* expert_weights_ = nullptr;  // [rows, topk]
+  int32_t* engram_rows_ = nullptr;   // [rows, columns]
+  bf16* taps_ = nullptr;             // [rows, tap width]
+  bf16* main_x_ = nullptr;           // [rows, hidden]
+  bf16* hidden_ = nullptr;           // [rows, hidden] of the last draft
+  std::vector<int32_t> every_row_;   // 0, 1, 2, ...
+};
+
+}  // namespace onelane

@@ -1,0 +1,72 @@
+#include "model/kv_store.h"
+
+namespace onelane {
+namespace {
+
+size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+RingCache KvStore::make_ring(const ModelSpec& spec) {
+  RingCache ring;
+  ring.format = spec.window_record;
+  ring.capacity = spec.ring_slots();
+  ring.slot_bytes = aligned(RecordBlock::bytes(ring.format, ring.capacity));
+  buffers_.emplace_back(ring.slot_bytes * static_cast<size_t>(slots_));
+  ring.base = buffers_.back().data();
+  return ring;
+}
+
+CompressorState KvStore::make_state(const ModelSpec& spec, const LayerSpec& layer, int width) {
+  CompressorState state;
+  if (!layer.has_compressor_gate) return state;
+  const int lookback = layer.compressor_overlap ? 2 * layer.ratio : layer.ratio;
+  const int drafts = spec.drafter == DrafterKind::kDspark ? spec.dspark.block_size : 0;
+  state.capacity = lookback + drafts + 1;
+  state.slot_floats =
+      static_cast<size_t>(state.capacity) * 2 * static_cast<size_t>(width) * (layer.compressor_overlap ? 2 : 1);
+  buffers_.emplace_back(state.slot_floats * static_cast<size_t>(slots_) * sizeof(float));
+  state.base = buffers_.back().as<float>().data();
+  return state;
+}
+
+KvStore::KvStore(const ModelSpec& spec, int slots, int pages) : slots_(slots), pages_(pages) {
+  for (const LayerSpec& layer : spec.layers) {
+    rings_.push_back(make_ring(spec));
+    PagedCache entries, keys;
+    if (layer.has_compressor) {
+      entries.format = spec.compressed_record;
+      entries.per_page = kPageTokens / layer.ratio;
+      entries.offset = page_bytes_;
+      page_bytes_ += aligned(RecordBlock::bytes(entries.format, entries.per_page));
+    }
+    if (layer.has_index_keys) {
+      keys.format = RecordFormat::kIndexMxfp4;
+      keys.per_page = kPageTokens / layer.ratio;
+      keys.offset = page_bytes_;
+      page_bytes_ += aligned(RecordBlock::bytes(keys.format, keys.per_page));
+    }
+    entries_.push_back(entries);
+    keys_.push_back(keys);
+    states_.push_back(layer.has_compressor ? make_state(spec, layer, kHeadDim) : CompressorState{});
+    index_states_.push_back(layer.has_index_keys && layer.has_ape ? make_state(spec, layer, kIndexDim)
+                                                                  : CompressorState{});
+  }
+  for (size_t stage = 0; stage < spec.draft_stages.size(); ++stage) draft_rings_.push_back(make_ring(spec));
+
+  pool_ = Buffer(page_bytes_ * static_cast<size_t>(pages));
+  for (auto* caches : {&entries_, &keys_}) {
+    for (PagedCache& cache : *caches) {
+      cache.page_bytes = page_bytes_;
+      if (cache.per_page > 0) cache.base = pool_.data();
+    }
+  }
+}
+
+size_t KvStore::bytes() const {
+  size_t total = pool_.size();
+  for (const Buffer& buffer : buffers_) total += buffer.size();
+  return total;
+}
+
+}  // namespace onelane

@@ -1,0 +1,50 @@
+// KvStore: the memory that outlives a step. Window rings and compressor states per sequence slot, pages for everything
+// that grows with a sequence.
+//
+// One page covers 128 tokens of one sequence and holds their compressed entries and index keys of all owner layers.
+// Which pages and slots belong to whom is the caller's business; nothing here needs clearing when a slot or page is
+// reused, since no stage reads what the sequence has not written.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "checkpoint/model_spec.h"
+#include "device/buffer.h"
+#include "kernels/kernels.h"
+
+namespace onelane {
+
+class KvStore {
+ public:
+  KvStore(const ModelSpec& spec, int slots, int pages);
+
+  int slots() const { return slots_; }
+  int pages() const { return pages_; }
+  size_t page_bytes() const { return page_bytes_; }
+  // All memory held, in bytes.
+  size_t bytes() const;
+
+  RingCache ring(int layer) const { return rings_[static_cast<size_t>(layer)]; }
+  RingCache draft_ring(int stage) const { return draft_rings_[static_cast<size_t>(stage)]; }
+  // Of an owner layer; base is null where the layer keeps none.
+  PagedCache entries(int layer) const { return entries_[static_cast<size_t>(layer)]; }
+  PagedCache keys(int layer) const { return keys_[static_cast<size_t>(layer)]; }
+  CompressorState state(int layer) const { return states_[static_cast<size_t>(layer)]; }
+  CompressorState index_state(int layer) const { return index_states_[static_cast<size_t>(layer)]; }
+
+ private:
+  RingCache make_ring(const ModelSpec& spec);
+  CompressorState make_state(const ModelSpec& spec, const LayerSpec& layer, int width);
+
+  int slots_;
+  int pages_;
+  size_t page_bytes_ = 0;
+  Buffer pool_;
+  std::vector<Buffer> buffers_;
+  std::vector<RingCache> rings_, draft_rings_;
+  std::vector<PagedCache> entries_, keys_;
+  std::vector<CompressorState> states_, index_states_;
+};
+
+}  // namespace onelane

@@ -1,0 +1,91 @@
+// Weights: a checkpoint's tensors, checked and sorted into the arguments that the kernels take.
+//
+// Tensors are used in place, in the mapped file, when their alignment allows it; otherwise, and always in fenced
+// builds, each is copied into a buffer of its own. Nothing is repacked: the byte formats are the checkpoint's
+// (spec/model.md B).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/model_spec.h"
+#include "device/buffer.h"
+#include "kernels/kernels.h"
+
+namespace onelane {
+
+// One block: backbone layer or draft stage. Fields that the LayerSpec does not call for stay empty.
+struct BlockWeights {
+  MixWeights attn_mix, ffn_mix;
+  const bf16* attn_norm = nullptr;
+  const bf16* ffn_norm = nullptr;
+
+  Matrix wq_a, wq_b, wkv, wo_a, wo_b;
+  const bf16* q_norm = nullptr;
+  const bf16* kv_norm = nullptr;
+  const float* sink = nullptr;
+
+  Compressor compressor;        // state is filled in by whoever runs the stage
+  Compressor index_compressor;  // V4 index keys
+  Matrix index_wk;              // V4.1 index keys
+  const bf16* index_k_norm = nullptr;
+  Matrix index_wq_b, index_weights;
+
+  Matrix gate;
+  const float* gate_bias = nullptr;
+  const int64_t* tid2eid = nullptr;
+  std::vector<ExpertWeights> experts;
+  ExpertWeights shared;
+
+  const uint8_t* engram_table = nullptr;
+  const uint8_t* engram_table_scale = nullptr;
+  Matrix engram_wkv;
+  const bf16* engram_q_weight = nullptr;
+  const bf16* engram_k_weight = nullptr;
+};
+
+struct DrafterWeights {
+  Matrix main_proj;
+  const bf16* main_norm = nullptr;
+  const bf16* norm = nullptr;
+  MixWeights head_mix;  // V4 only
+  const bf16* markov_w1 = nullptr;
+  Matrix markov_w2;
+  Matrix confidence;
+};
+
+class Weights {
+ public:
+  // Takes the checkpoint over. It must have passed the inventory check against `spec`: a missing tensor here is a
+  // mistake of ours, not of the file.
+  Weights(Checkpoint checkpoint, const ModelSpec& spec);
+
+  const bf16* embed = nullptr;  // [vocab, hidden]
+  Matrix head;
+  const bf16* norm = nullptr;
+  MixWeights head_mix;  // V4 only
+  std::vector<BlockWeights> layers;
+  std::vector<BlockWeights> stages;
+  DrafterWeights drafter;
+
+ private:
+  const std::byte* place(const std::string& name, size_t alignment);
+  template <class T>
+  const T* vector(const std::string& name) {
+    return reinterpret_cast<const T*>(place(name, alignof(T)));
+  }
+  Matrix plain(const std::string& name);
+  Matrix quantised(const std::string& stem, const ModelSpec& spec, bool quantise_activations = true);
+  MixWeights mix(const std::string& stem);
+  ExpertWeights expert(const std::string& stem, const ModelSpec& spec);
+  BlockWeights block(const std::string& stem, const LayerSpec& layer, const ModelSpec& spec);
+  Compressor compressor(const std::string& stem, int width, bool gate, bool ape, bool overlap);
+  void load_drafter(const ModelSpec& spec);
+
+  Checkpoint checkpoint_;
+  std::vector<Buffer> copies_;
+};
+
+}  // namespace onelane
