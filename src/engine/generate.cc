@@ -12,9 +12,9 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 // One generation under way. Tokens are first decided (by the model), then taken (recorded and shown); the session holds
 // every decided token but the last.
-class Generation {
+class Run {
  public:
-  Generation(Session& session, const GenerateOptions& options, int32_t eos, const TokenSink& sink)
+  Run(Session& session, const GenerateOptions& options, int32_t eos, const TokenSink& sink)
       : session_(session), options_(options), eos_(eos), sink_(sink), sampler_(options.sampling) {
     const bool greedy = options.sampling.temperature == 0.0f;
     depth_ = greedy && session.can_draft() ? std::clamp(options.draft_depth, 0, kMaxDraftDepth) : 0;
@@ -123,7 +123,7 @@ Result<GenerateResult> generate(Session& session, std::span<const int32_t> promp
                                 int32_t eos, const TokenSink& sink, const Session::Progress& progress) {
   ONELANE_TRY(check_sampling(options.sampling));
   if (options.max_tokens < 1) return Error{ErrorCode::kInvalidArgument, "max_tokens must be at least 1"};
-  return Generation(session, options, eos, sink).run(prompt, progress);
+  return Run(session, options, eos, sink).run(prompt, progress);
 }
 
 }  // namespace onelane
