@@ -91,9 +91,9 @@ std::string extras_text(const LayerSpec& layer) {
 void print_model(const Report& report, std::string& out) {
   const ModelSpec& spec = report.spec;
   auto line = [&](const char* name, const std::string& value) { out += format("  {:<20} {}\n", name, value); };
-  out += format("{}: generation {}, {} layers, {} draft stages ({})\n\n", report.options.dir,
+  out += format("{}: generation {}, {} layers, {} draft stage{} ({})\n\n", report.options.dir,
                 generation_name(spec.generation), spec.layers.size(), spec.draft_stages.size(),
-                drafter_name(spec.drafter));
+                spec.draft_stages.size() == 1 ? "" : "s", drafter_name(spec.drafter));
   line("width", format("{} x {} streams, vocabulary {}", spec.hidden, spec.hyper.mult, grouped(spec.vocab)));
   line("attention", format("{} query heads of {} ({} rotated), query rank {}, output {} groups of rank {}",
                            spec.n_heads, spec.head_dim, spec.rope_dim, spec.q_lora, spec.o_groups, spec.o_lora));
@@ -125,6 +125,8 @@ void print_layers(const Report& report, std::string& out) {
   constexpr const char* kRow = "  {:<8} {:<24} {:<8} {:<8} {:<5} {:<16} {}\n";
   out += '\n';
   out += format(kRow, "layer", "attends to", "kv of", "picks of", "rope", "experts", "");
+  out.erase(out.find_last_not_of(" \n") + 1);
+  out += '\n';
   auto print = [&](const LayerSpec& layer, const std::string& name) {
     std::string row = format(kRow, name, attention_text(layer), owner_text(layer.kv_owner, layer.index),
                              owner_text(layer.index_owner, layer.index), layer.rope == RopeTable::kA ? "A" : "B",

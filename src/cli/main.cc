@@ -1,0 +1,130 @@
+// `onelane`: the command line. The only file that includes CLI11; every subcommand has a file of its own.
+//
+// Exit codes: 0 done, 1 failed, 2 used wrongly. Results go to stdout, everything else to stderr.
+#include <cstdio>
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/chat.h"
+#include "cli/generate.h"
+#include "cli/inspect.h"
+#include "cli/score.h"
+
+namespace onelane {
+namespace {
+
+void add_runtime(CLI::App& app, RuntimeOptions& options) {
+  app.add_option("-m,--model", options.dir, "model directory: config.json, model.safetensors, tokenizer.json")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--backend", options.backend, "kernels to run on: cpu, or reference (slow, the oracle)")
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "threads of the cpu backend; 0: every processor")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+}
+
+void add_generation(CLI::App& app, GenerateOptions& options) {
+  app.add_option("--max-tokens", options.max_tokens, "most tokens to generate")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--temperature", options.sampling.temperature, "0 always takes the best token")->capture_default_str();
+  app.add_option("--top-p", options.sampling.top_p, "sample from the smallest set with this probability")
+      ->capture_default_str();
+  app.add_option("--seed", options.sampling.seed, "same seed, same text")->capture_default_str();
+  app.add_flag("--ignore-eos", options.ignore_eos, "go on past the end token");
+  app.add_option("--draft", options.draft_depth, "drafts verified per step when temperature is 0 (0: none)")
+      ->check(CLI::Range(0, kMaxDraftDepth))
+      ->capture_default_str();
+}
+
+// Registers one subcommand; `run` is called after a successful parse and gives the exit code.
+struct Subcommands {
+  CLI::App& app;
+  int exit_code = 0;
+
+  template <class Run>
+  CLI::App& add(const char* name, const char* description, Run run) {
+    CLI::App* sub = app.add_subcommand(name, description);
+    sub->callback([this, run] { exit_code = run(); });
+    return *sub;
+  }
+};
+
+void add_generate(Subcommands& commands, GenerateCommand& command) {
+  CLI::App& app = commands.add("generate", "continue a text", [&command] { return run_generate(command); });
+  add_runtime(app, command.runtime);
+  auto* source = app.add_option_group("prompt");
+  source->add_option("-p,--prompt", command.prompt, "the text to continue")->type_name("TEXT");
+  source->add_option("--file", command.file, "read it from a file, - for stdin")->type_name("F");
+  source
+      ->add_option("--jsonl", command.jsonl, "many prompts: one {\"prompt\", \"max_tokens\"} a line, one result a line")
+      ->type_name("F");
+  source->require_option(1);
+  app.add_flag("--raw", command.raw, "take the prompt as it is: no BOS in front");
+  app.add_flag("--json", command.json, "print one JSON object: text, tokens, finish_reason, usage, timings, draft");
+  add_generation(app, command.options);
+}
+
+void add_chat(Subcommands& commands, ChatCommand& command) {
+  CLI::App& app = commands.add("chat", "talk to a model in the terminal", [&command] { return run_chat(command); });
+  add_runtime(app, command.runtime);
+  app.add_option("--system", command.system, "system message")->type_name("TEXT");
+  app.add_flag("!--no-thinking", command.thinking, "answer without reasoning first");
+  app.add_option("--effort", command.effort, "reasoning effort: low, high, max, or (V4.1) 1-100")->type_name("LEVEL");
+  add_generation(app, command.options);
+}
+
+void add_score(Subcommands& commands, ScoreCommand& command) {
+  CLI::App& app =
+      commands.add("score", "log-probabilities and bits per byte of a text", [&command] { return run_score(command); });
+  add_runtime(app, command.runtime);
+  app.add_option("--file", command.file, "the text")->required()->type_name("F");
+  app.add_option("--window", command.window, "tokens per independent window, BOS included; 0: the model's limit")
+      ->capture_default_str();
+  app.add_flag("--json", command.json, "print one JSON object with every token's log-probability");
+}
+
+void add_inspect(Subcommands& commands, InspectOptions& options) {
+  CLI::App& app = commands.add("inspect", "what a model is, what it costs to hold and to run",
+                               [&options] { return run_inspect(options); });
+  app.add_option("dir", options.dir, "model directory")->required()->type_name("DIR");
+  app.add_flag("--config-only", options.config_only, "read config.json alone");
+  app.add_flag("--json", options.json, "print one JSON object");
+  app.add_option("--rows", options.rows, "rows of the decode step")->capture_default_str();
+  app.add_option("--tokens", options.tokens, "positions the sequence holds")->capture_default_str();
+  app.add_option("--bandwidth", options.bandwidth_gb_s, "memory bandwidth in GB/s")->capture_default_str();
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("onelane: DeepSeek-V4.1-Flash and V4-Flash for one impatient user");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", ONELANE_VERSION);
+  app.get_formatter()->column_width(34);
+
+  Subcommands commands{app};
+  GenerateCommand generate;
+  ChatCommand chat;
+  ScoreCommand score;
+  InspectOptions inspect;
+  chat.options.max_tokens = 1024;
+  chat.options.sampling = {.temperature = 0.6f, .top_p = 0.95f, .seed = 0};
+  add_generate(commands, generate);
+  add_chat(commands, chat);
+  add_score(commands, score);
+  add_inspect(commands, inspect);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // --help and --version end here too, with code 0 and on stdout.
+    return app.exit(error, std::cout, std::cerr) == 0 ? 0 : 2;
+  }
+  return commands.exit_code;
+}
+
+}  // namespace
+}  // namespace onelane
+
+int main(int argc, char** argv) { return onelane::run(argc, argv); }

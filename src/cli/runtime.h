@@ -1,0 +1,40 @@
+// What every subcommand that runs a model needs: the model, its tokenizer and prompt format, and kernels to run it on.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "engine/session.h"
+#include "kernels/kernels.h"
+#include "model/model.h"
+#include "text/prompt_format.h"
+#include "text/tokenizer.h"
+
+namespace onelane {
+
+struct RuntimeOptions {
+  std::string dir;              // model directory: config.json, model.safetensors, tokenizer.json
+  std::string backend = "cpu";  // "cpu" or "reference"
+  int threads = 0;              // of the cpu backend; 0: every processor
+};
+
+struct Runtime {
+  Tokenizer tokenizer;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Kernels> kernels;
+  const PromptFormat* format = nullptr;
+
+  // `text` as token ids; BOS is put in front when the text does not begin with it and `bos` asks for it.
+  Result<std::vector<int32_t>> encode(std::string_view text, bool bos) const;
+};
+
+Result<Runtime> load_runtime(const RuntimeOptions& options);
+
+// A progress callback that redraws one line on stderr, or an empty one when stderr is no terminal.
+Session::Progress progress_line(const std::string& what);
+
+// Prints "onelane: message" to stderr; returns the exit code 1.
+int fail(const Error& error);
+
+}  // namespace onelane
