@@ -39,9 +39,9 @@ class Tokenizer {
   // Ids run from 0 to size()-1. The functions below return nothing for an id outside, or without a token.
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
   // The bytes a token stands for; a tag token's are its name.
-  std::string_view bytes(int32_t id) const { return known(id) ? tokens_[static_cast<size_t>(id)].bytes : ""; }
+  std::string_view bytes(int32_t id) const { return known(id) ? view(tokens_[static_cast<size_t>(id)].bytes) : ""; }
   // The token as the file writes it (byte-level characters).
-  std::string_view raw(int32_t id) const { return known(id) ? tokens_[static_cast<size_t>(id)].raw : ""; }
+  std::string_view raw(int32_t id) const { return known(id) ? view(tokens_[static_cast<size_t>(id)].raw) : ""; }
   bool is_added(int32_t id) const { return known(id) && tokens_[static_cast<size_t>(id)].added; }
   bool is_special(int32_t id) const { return known(id) && tokens_[static_cast<size_t>(id)].special; }
   std::optional<int32_t> token_to_id(std::string_view raw) const;
@@ -55,6 +55,8 @@ class Tokenizer {
     bool special = false;
   };
   Tokenizer() = default;
+  // Not a copy: `condition ? string : ""` would be a temporary.
+  static std::string_view view(const std::string& text) { return text; }
   bool known(int32_t id) const { return id >= 0 && id < size(); }
 
   std::vector<Token> tokens_;
