@@ -30,6 +30,8 @@ from corpus_dedupe import ShingleFilter
 
 SEED = 20261129
 HELDOUT_SHARE = 0.05
+# Packages whose documentation folder is a link to that of another package of the same source.
+COPYRIGHT_IN = {"libpython3.11-stdlib": "libpython3.11-minimal", "libpython3.11-testsuite": "libpython3.11-minimal"}
 GENERATED = {"json": (generated.json_document, 1_500_000), "shell": (generated.shell_document, 1_000_000)}
 MAX_FILE_CHARS = 120_000  # one huge file must not dominate its class
 
@@ -118,18 +120,16 @@ def fetch(package: str, packages: pathlib.Path) -> tuple[pathlib.Path, str]:
     return tree, version
 
 
-def check_licence(source: Source, tree: pathlib.Path) -> str:
-    """Returns the sha256 of the package's copyright file after checking that it names the expected licence.
-
-    A documentation directory may be a link to another package's (libpython3.11-*); then the licence of the source
-    package is the one recorded and the hash is empty.
-    """
-    path = tree / "usr/share/doc" / source.package / "copyright"
+def check_licence(source: Source, packages: pathlib.Path) -> str:
+    """Returns the sha256 of the package's copyright file after checking that it names the expected licence."""
+    owner = COPYRIGHT_IN.get(source.package, source.package)
+    tree, _ = fetch(owner, packages)
+    path = tree / "usr/share/doc" / owner / "copyright"
     if not path.is_file():
-        return ""
+        sys.exit(f"corpus: {owner}: no copyright file at {path}")
     text = path.read_text(encoding="utf-8", errors="replace")
     if source.evidence.lower() not in text.lower():
-        sys.exit(f"corpus: {source.package}: copyright file does not mention {source.evidence!r}; check the licence")
+        sys.exit(f"corpus: {owner}: copyright file does not mention {source.evidence!r}; check the licence")
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -214,7 +214,7 @@ def main() -> None:
         found = collect(source, tree)
         if not found:
             sys.exit(f"corpus: {source.package} ({source.text_class}): no file matches {source.patterns}")
-        meta[source.package, source.text_class] = (version, source.licence, check_licence(source, tree))
+        meta[source.package, source.text_class] = (version, source.licence, check_licence(source, packages))
         docs += found
         print(f"{source.text_class:6} {source.package:28} {len(found):5} files "
               f"{sum(len(d['text']) for d in found) / 1e6:6.2f} M chars", flush=True)
