@@ -57,8 +57,8 @@ inline std::string recipe_bytes(const std::string& name, const nlohmann::json& t
     } else if (rule == "fraction") {
       const int64_t m = number("m");
       const int64_t steps = static_cast<int64_t>(u % static_cast<uint64_t>(2 * m + 1)) - m;
-      const auto value =
-          static_cast<float>(tensor.at("offset").get<double>() + steps * tensor.at("step").get<double>());
+      const auto value = static_cast<float>(tensor.at("offset").get<double>() +
+                                            static_cast<double>(steps) * tensor.at("step").get<double>());
       uint32_t bits = 0;
       std::memcpy(&bits, &value, sizeof(bits));
       if (tensor.at("dtype") == "BF16") {
