@@ -57,6 +57,18 @@ std::vector<LayerSpec> v41_layers(ConfigFields& fields, const SharedKv& sharing,
     return {};
   }
   const CandidateSpec& candidate = spec.candidate;
+  if (candidate.source_layer >= 0) {
+    if (!contains(sharing.index_sources, candidate.source_layer)) {
+      fields.fail(ErrorCode::kInvalidArgument, "candidate_source_layer_id",
+                  format("is {}, which index_source_layer_ids does not name", candidate.source_layer));
+    }
+    // Otherwise a masked layer could run out of candidates and pick entries that its own mask hides (3.7).
+    if (static_cast<int64_t>(candidate.topk_blocks) * candidate.block_size < spec.indexer.topk) {
+      fields.fail(ErrorCode::kInvalidArgument, "candidate_topk_blocks",
+                  format("is {}; blocks of {} must hold at least index_topk = {} entries", candidate.topk_blocks,
+                         candidate.block_size, spec.indexer.topk));
+    }
+  }
   std::vector<LayerSpec> layers;
   for (int i = 0; i < static_cast<int>(sharing.ratios.size()); ++i) {
     LayerSpec layer;
@@ -99,18 +111,6 @@ std::vector<LayerSpec> v41_layers(ConfigFields& fields, const SharedKv& sharing,
                   format("is {}, but the later index source {} scores other KV", candidate.source_layer, i));
     }
     layers.push_back(layer);
-  }
-  if (candidate.source_layer >= 0) {
-    if (!contains(sharing.index_sources, candidate.source_layer)) {
-      fields.fail(ErrorCode::kInvalidArgument, "candidate_source_layer_id",
-                  format("is {}, which index_source_layer_ids does not name", candidate.source_layer));
-    }
-    // Otherwise a masked layer could run out of candidates and pick entries that its own mask hides (3.7).
-    if (static_cast<int64_t>(candidate.topk_blocks) * candidate.block_size < spec.indexer.topk) {
-      fields.fail(ErrorCode::kInvalidArgument, "candidate_topk_blocks",
-                  format("is {}; blocks of {} must hold at least index_topk = {} entries", candidate.topk_blocks,
-                         candidate.block_size, spec.indexer.topk));
-    }
   }
   return layers;
 }
