@@ -39,7 +39,7 @@ class StageTest : public ::testing::TestWithParam<Implementation> {
 
 #define ONELANE_EVERY_IMPLEMENTATION(suite)                                                    \
   INSTANTIATE_TEST_SUITE_P(, suite, ::testing::ValuesIn(::onelane::testing::kImplementations), \
-                           [](const auto& info) { return std::string(info.param.name); })
+                           [](const auto& test) { return std::string(test.param.name); })
 
 // Values in a Buffer of their own, so that the fenced build sees an overrun; filled with `fill`.
 template <class T>
