@@ -1,0 +1,166 @@
+// Sparse attention with a sink over the window and the compressed entries (spec/model.md 3.1, 6.4), and the ring commit.
+//
+// A group of rows first gathers every record that any of them attends to and decodes it once; each row then holds a list
+// of places among those, in the order of its sums. So a row's bits do not depend on where its records came from.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attend.cc"
+#include "kernels/cpu/targets.h"
+//
+#include <hwy/foreach_target.h>
+
+#include "kernels/cpu/gather.h"
+#include "kernels/cpu/linear-inl.h"
+#include "kernels/cpu/records-inl.h"
+#include "kernels/cpu/stages.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onelane::cpu::HWY_NAMESPACE {
+namespace {
+
+enum : size_t { kValueSlot = kGatherSlots, kHeadSlot };
+
+constexpr int kHeads = 4;                                  // of a work item: they share every load of a record
+constexpr int kVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;   // of output per head in registers
+
+// Scores of four heads against the row's entries, then their exponentials: p [kHeads, stride] rounded to bf16, and the
+// denominators.
+void Weigh(const AttendArgs& args, const float* const* q, int head, const bf16* values, const int32_t* list, int count,
+           int stride, float* p, float* denominator) {
+  const DF d;
+  const D4 d4;
+  const auto scale = hn::Set(d4, static_cast<float>(1.0 / std::sqrt(static_cast<double>(kHeadDim))));
+  for (int t = 0; t < count; t += kOutputs) {
+    Bf16Rows entries;
+    for (int c = 0; c < kOutputs; ++c) entries.row[c] = values + offset(list[std::min(t + c, count - 1)], kHeadDim);
+    V4 sums[kHeads];
+    if constexpr (kTileRows >= kHeads) {
+      Tile<kHeads>(entries, kHeadDim, q, sums);
+    } else {
+      Tile<2>(entries, kHeadDim, q, sums);
+      Tile<2>(entries, kHeadDim, q + 2, sums + 2);
+    }
+    for (int h = 0; h < kHeads; ++h) hn::StoreU(hn::Mul(sums[h], scale), d4, p + h * stride + t);
+  }
+  for (int h = 0; h < kHeads; ++h) {
+    float* row = p + h * stride;
+    for (int t = count; t < padded(count); ++t) row[t] = -std::numeric_limits<float>::infinity();
+    VF most = hn::LoadU(d, row);
+    for (int t = N; t < padded(count); t += N) most = hn::Max(most, hn::LoadU(d, row + t));
+    const float max = hn::GetLane(hn::MaxOfLanes(d, most));
+    const VF vmax = hn::Set(d, max);
+    VF total = hn::Zero(d);
+    for (int t = 0; t < padded(count); t += N) {
+      const VF e = Exp(hn::Sub(hn::LoadU(d, row + t), vmax));
+      total = hn::Add(total, e);
+      hn::StoreU(RoundBf16(d, e), d, row + t);
+    }
+    denominator[h] = Sum(total) + std::exp(args.sink[std::min(head + h, args.heads - 1)] - max);
+  }
+}
+
+// out[h] [512] = sum_t p[h][t] * value[t], t ascending.
+void Accumulate(const bf16* values, const int32_t* list, int count, const float* p, int stride, float* out) {
+  const DF d;
+  for (int at = 0; at < kHeadDim; at += kVectors * N) {
+    VF acc[kHeads][kVectors];
+    for (int h = 0; h < kHeads; ++h) {
+      for (int v = 0; v < kVectors; ++v) acc[h][v] = hn::Zero(d);
+    }
+    for (int t = 0; t < count; ++t) {
+      const bf16* value = values + offset(list[t], kHeadDim) + at;
+      VF x[kVectors];
+      for (int v = 0; v < kVectors; ++v) x[v] = LoadBf16(d, value + v * N);
+      for (int h = 0; h < kHeads; ++h) {
+        const VF weight = hn::Set(d, p[h * stride + t]);
+        for (int v = 0; v < kVectors; ++v) acc[h][v] = hn::MulAdd(weight, x[v], acc[h][v]);
+      }
+    }
+    for (int h = 0; h < kHeads; ++h) {
+      for (int v = 0; v < kVectors; ++v) hn::StoreU(acc[h][v], d, out + h * kHeadDim + at + v * N);
+    }
+  }
+}
+
+void AttendHeads(const AttendArgs& args, int row, int head, const bf16* values, const int32_t* list, int count,
+                 const RopeAngles& angles, float* scratch) {
+  const DF d;
+  const int stride = padded(count);
+  float* q_data = scratch;  // [kHeads, 512]; later the sums
+  float* p = scratch + kHeads * kHeadDim;
+  const float* q[kHeads];
+  const bf16* source = args.q + offset(row, int64_t{args.heads} * kHeadDim);
+  for (int h = 0; h < kHeads; ++h) {
+    // Past the last head its query is repeated; the result is not stored.
+    WidenRow(source + offset(std::min(head + h, args.heads - 1), kHeadDim), kHeadDim, q_data + h * kHeadDim);
+    q[h] = q_data + h * kHeadDim;
+  }
+  float denominator[kHeads];
+  Weigh(args, q, head, values, list, count, stride, p, denominator);
+  Accumulate(values, list, count, p, stride, q_data);
+  for (int h = 0; h < std::min(kHeads, args.heads - head); ++h) {
+    float* out = q_data + h * kHeadDim;
+    const VF total = hn::Set(d, denominator[h]);
+    for (int i = 0; i < kHeadDim; i += N) hn::StoreU(RoundBf16(d, hn::Div(hn::LoadU(d, out + i), total)), d, out + i);
+    RopeRow(out, kHeadDim, angles, /*inverse=*/true);
+    NarrowRow(out, kHeadDim, args.out + offset(row, int64_t{args.heads} * kHeadDim) + offset(head + h, kHeadDim));
+  }
+}
+
+void Attend(Context& context, const StepRows& rows, const AttendArgs& args) {
+  const RopeAngles* angles = context.row_angles(*args.rope, rows);
+  const int head_groups = (args.heads + kHeads - 1) / kHeads;
+  for (int first = 0; first < rows.count; first += kGatheredRows) {
+    const int count = std::min(kGatheredRows, rows.count - first);
+    const Gathered gathered = gather_entries(context, rows, args, first, count);
+    bf16* values = context.scratch<bf16>(kValueSlot, offset(gathered.records, kHeadDim));
+    context.parallel(gathered.records, 1, int64_t{gathered.records} * 600, [&](int, int64_t begin, int64_t end) HWY_ATTR {
+      for (int64_t i = begin; i < end; ++i) {
+        const RecordAddress& record = gathered.record[i];
+        DecodeRecord(record.format, record.data, record.scales, values + offset(i, kHeadDim));
+      }
+    });
+    const size_t per_thread = static_cast<size_t>(kHeads * (kHeadDim + padded(gathered.longest)));
+    float* scratch = context.scratch<float>(kHeadSlot, per_thread * static_cast<size_t>(context.threads()));
+    const int64_t work = int64_t{gathered.listed} * args.heads * 2 * kHeadDim;
+    context.parallel(int64_t{count} * head_groups, 1, work, [&](int member, int64_t begin, int64_t end) HWY_ATTR {
+      for (int64_t i = begin; i < end; ++i) {
+        const int row = static_cast<int>(i) / head_groups;
+        const RowList& list = gathered.list[row];
+        AttendHeads(args, first + row, static_cast<int>(i) % head_groups * kHeads, values,
+                    gathered.places + list.begin, list.count, angles[first + row],
+                    scratch + per_thread * static_cast<size_t>(member));
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace onelane::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace onelane::cpu {
+
+HWY_EXPORT(Attend);
+
+void attend(Context& context, const StepRows& rows, const AttendArgs& args) {
+  HWY_DYNAMIC_DISPATCH(Attend)(context, rows, args);
+}
+
+void commit(Context&, const StepRows& rows, const CommitArgs& args) {
+  const RecordFormat format = args.ring.format;
+  ONELANE_CHECK(args.kv.format == format, "a ring holds the step's records as they are");
+  for (int i = 0; i < rows.run_count; ++i) {
+    const RowRun& run = rows.runs[i];
+    const RecordBlock ring = args.ring.block(run.slot);
+    for (int r = std::max(0, run.count - ring.capacity); r < run.count; ++r) {
+      const int to = (run.first_position + r) % ring.capacity;
+      const int from = run.first_row + r;
+      std::memcpy(ring.data(to), args.kv.data(from), static_cast<size_t>(record_data_bytes(format)));
+      std::memcpy(ring.scales(to), args.kv.scales(from), static_cast<size_t>(record_scale_bytes(format)));
+    }
+  }
+}
+
+}  // namespace onelane::cpu
+#endif

@@ -1,0 +1,241 @@
+// Compressed entries and index keys (spec/model.md 3.3 to 3.5).
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/compress.cc"
+#include "kernels/cpu/targets.h"
+//
+#include <hwy/foreach_target.h>
+
+#include "kernels/cpu/hadamard-inl.h"
+#include "kernels/cpu/linear-inl.h"
+#include "kernels/cpu/stages.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onelane::cpu::HWY_NAMESPACE {
+namespace {
+
+enum : size_t { kMainSlot = kStageSlot, kIndexSlot, kGroupSlot, kLatentSlot, kKeySlot, kIndexKeySlot, kTokenSlot };
+
+inline constexpr int kMostPooled = 256;  // ratio 128, and twice that where groups overlap
+
+// A group that ends in this step.
+struct Group {
+  const RowRun* run;
+  int entry;
+  RopeAngles angles;
+};
+
+// One compressor in this step: its rows [rows, 2 * wkv.out], kv then gate, and where older rows are.
+struct Pooling {
+  const Compressor* compressor;
+  int ratio;
+  int stored;  // wkv.out
+  float* rows; // [rows, stride]
+  size_t stride;
+
+  const float* row(const RowRun& run, int position) const {
+    if (position >= run.first_position) {
+      return rows + static_cast<size_t>(run.first_row + position - run.first_position) * stride;
+    }
+    return state_row(run.slot, position);
+  }
+  float* state_row(int slot, int position) const {
+    const CompressorState& state = compressor->state;
+    return state.base + static_cast<size_t>(slot) * state.slot_floats +
+           offset(position % state.capacity, int64_t{2} * stored);
+  }
+};
+
+Pooling MakePooling(Context& context, const StepRows& rows, const CompressArgs& args, const Compressor& compressor,
+                    size_t slot) {
+  const int stored = compressor.wkv.out;
+  ONELANE_CHECK(stored == (compressor.overlap ? 2 : 1) * compressor.width, "an overlapping compressor has two halves");
+  ONELANE_CHECK(stored % kOutputs == 0 && compressor.wkv.in == args.dim, "wkv takes x");
+  ONELANE_CHECK(args.ratio == 1 || compressor.wgate.out == stored, "a gate for every value");
+  ONELANE_CHECK(args.ratio * (compressor.overlap ? 2 : 1) <= kMostPooled, "too many tokens in a group");
+  const size_t stride = static_cast<size_t>(args.ratio == 1 ? stored : 2 * stored);
+  return {&compressor, args.ratio, stored, context.scratch<float>(slot, static_cast<size_t>(rows.count) * stride),
+          stride};
+}
+
+// The matrices of up to two compressors as one range of outputs.
+struct Part {
+  const Matrix* matrix;
+  float* out;
+  size_t stride;
+};
+
+void ProjectParts(Context& context, const CompressArgs& args, int rows, const Part* parts, int count) {
+  const Activations x = MakeActivations(context, args.x, rows, args.dim, 0);
+  const Panels panels = MakePanels(context, args.dim);
+  int64_t outputs = 0;
+  for (int i = 0; i < count; ++i) outputs += parts[i].matrix->out;
+  context.parallel(outputs, kOutputs, outputs * args.dim * rows, [&](int member, int64_t begin, int64_t end) HWY_ATTR {
+    int64_t first = 0;
+    for (int i = 0; i < count; ++i) {
+      const int64_t last = first + parts[i].matrix->out;
+      const int64_t from = std::max(begin, first);
+      const int64_t to = std::min(end, last);
+      if (from < to) {
+        Product(*parts[i].matrix, static_cast<int>(from - first), static_cast<int>(to - first), x.row, rows,
+                panels.of(member), ToFloat{parts[i].out, parts[i].stride});
+      }
+      first = last;
+    }
+  });
+}
+
+void AddPositionBias(const StepRows& rows, const Pooling& pooling) {
+  const float* ape = pooling.compressor->ape;
+  if (ape == nullptr) return;
+  for (int row = 0; row < rows.count; ++row) {
+    float* gate = pooling.rows + static_cast<size_t>(row) * pooling.stride + pooling.stored;
+    const float* bias = ape + offset(rows.position[row] % pooling.ratio, pooling.stored);
+    for (int c = 0; c < pooling.stored; ++c) gate[c] += bias[c];
+  }
+}
+
+// latent = rmsnorm(round(entry)) of one group, floats [width].
+void PoolGroup(const Pooling& pooling, const Group& group, float eps, float* latent) {
+  const DF d;
+  const int width = pooling.compressor->width;
+  const int begin = group.entry * pooling.ratio;
+  if (pooling.ratio == 1) {
+    const float* kv = pooling.row(*group.run, begin);
+    for (int c = 0; c < width; c += N) hn::StoreU(RoundBf16(d, hn::LoadU(d, kv + c)), d, latent + c);
+    return RmsNormRow(latent, pooling.compressor->norm, width, eps);
+  }
+  // kv and gate of the pooled tokens, at the first of the channels they contribute. With overlap the group before gives
+  // the first half of the channels; before group 0 there is none.
+  const float* kv[kMostPooled];
+  int count = 0;
+  if (pooling.compressor->overlap && group.entry > 0) {
+    for (int i = 0; i < pooling.ratio; ++i) kv[count++] = pooling.row(*group.run, begin - pooling.ratio + i);
+  }
+  const int half = pooling.compressor->overlap ? width : 0;
+  for (int i = 0; i < pooling.ratio; ++i) kv[count++] = pooling.row(*group.run, begin + i) + half;
+  for (int c = 0; c < width; c += N) {
+    VF max = hn::LoadU(d, kv[0] + pooling.stored + c);
+    for (int t = 1; t < count; ++t) max = hn::Max(max, hn::LoadU(d, kv[t] + pooling.stored + c));
+    VF weighted = hn::Zero(d);
+    VF total = hn::Zero(d);
+    for (int t = 0; t < count; ++t) {
+      const VF p = Exp(hn::Sub(hn::LoadU(d, kv[t] + pooling.stored + c), max));
+      weighted = hn::MulAdd(p, hn::LoadU(d, kv[t] + c), weighted);
+      total = hn::Add(total, p);
+    }
+    hn::StoreU(RoundBf16(d, hn::Div(weighted, total)), d, latent + c);
+  }
+  RmsNormRow(latent, pooling.compressor->norm, width, eps);
+}
+
+void StoreEntry(const StepRows& rows, const PagedCache& cache, const Group& group, const float* values) {
+  const int page = group.entry / cache.per_page;
+  const RecordBlock block = cache.block(rows.page_table[offset(group.run->slot, rows.pages_per_slot) + page]);
+  const int record = group.entry % cache.per_page;
+  encode_record(cache.format, values, block.data(record), block.scales(record));
+}
+
+// Keeps the newest rows of every run, once all groups are pooled: it may overwrite what they read.
+void SaveState(const StepRows& rows, const Pooling& pooling) {
+  if (pooling.ratio == 1) return;
+  const int capacity = pooling.compressor->state.capacity;
+  for (int i = 0; i < rows.run_count; ++i) {
+    const RowRun& run = rows.runs[i];
+    const int end = run.first_position + run.count;
+    for (int position = std::max(run.first_position, end - capacity); position < end; ++position) {
+      std::memcpy(pooling.state_row(run.slot, position), pooling.row(run, position), pooling.stride * sizeof(float));
+    }
+  }
+}
+
+void Compress(Context& context, const StepRows& rows, const CompressArgs& args) {
+  ONELANE_CHECK(args.main.width == kHeadDim, "an entry has 512 values");
+  const Pooling main = MakePooling(context, rows, args, args.main, kMainSlot);
+  const bool own_keys = args.index_compressor != nullptr;
+  Pooling keys{};
+  if (own_keys) keys = MakePooling(context, rows, args, *args.index_compressor, kIndexSlot);
+
+  Part parts[4];
+  int part_count = 0;
+  const auto add_parts = [&](const Pooling& pooling) {
+    parts[part_count++] = {&pooling.compressor->wkv, pooling.rows, pooling.stride};
+    if (args.ratio > 1) parts[part_count++] = {&pooling.compressor->wgate, pooling.rows + pooling.stored, pooling.stride};
+  };
+  add_parts(main);
+  if (own_keys) add_parts(keys);
+  ProjectParts(context, args, rows.count, parts, part_count);
+  if (args.ratio > 1) {
+    AddPositionBias(rows, main);
+    if (own_keys) AddPositionBias(rows, keys);
+  }
+
+  Group* groups = context.scratch<Group>(kGroupSlot, static_cast<size_t>(rows.count));
+  int count = 0;
+  for (int row = 0; row < rows.count; ++row) {
+    if ((rows.position[row] + 1) % args.ratio != 0) continue;
+    const int entry = rows.position[row] / args.ratio;
+    groups[count++] = {&rows.runs[rows.run_of[row]], entry, context.angles(*args.rope, entry * args.ratio)};
+  }
+  if (count > 0) {
+    float* latents = context.scratch<float>(kLatentSlot, offset(count, kHeadDim));
+    float* own = own_keys ? context.scratch<float>(kIndexKeySlot, offset(count, kIndexDim)) : nullptr;
+    const float** latent_rows = context.scratch<const float*>(kTokenSlot, static_cast<size_t>(count));
+    const int64_t work = int64_t{count} * (20'000 + 12'000 * args.ratio);
+    context.parallel(count, 1, work, [&](int, int64_t begin, int64_t end) HWY_ATTR {
+      for (int64_t i = begin; i < end; ++i) {
+        float* latent = latents + offset(i, kHeadDim);
+        latent_rows[i] = latent;
+        PoolGroup(main, groups[i], args.norm_eps, latent);
+        if (own_keys) PoolGroup(keys, groups[i], args.norm_eps, own + offset(i, kIndexDim));
+      }
+    });
+    // The index key comes from the latent before RoPE.
+    float* made = nullptr;
+    if (args.wk) {
+      ONELANE_CHECK(args.wk.out == kIndexDim && args.wk.in == kHeadDim && args.wk.act_block == 0, "wk takes a latent");
+      made = context.scratch<float>(kKeySlot, offset(count, kIndexDim));
+      TeamProduct(context, args.wk, Activations{latent_rows, latents, kHeadDim}, count,
+                  ToFloat{made, static_cast<size_t>(kIndexDim)});
+    }
+    context.parallel(count, 1, work, [&](int, int64_t begin, int64_t end) HWY_ATTR {
+      const DF d;
+      for (int64_t i = begin; i < end; ++i) {
+        const Group& group = groups[i];
+        if (made != nullptr) {
+          float* key = made + offset(i, kIndexDim);
+          for (int c = 0; c < kIndexDim; c += N) hn::StoreU(RoundBf16(d, hn::LoadU(d, key + c)), d, key + c);
+          RmsNormRow(key, args.k_norm, kIndexDim, args.norm_eps);
+          RopeRow(key, kIndexDim, group.angles);
+          StoreEntry(rows, args.keys, group, key);
+        }
+        if (own != nullptr) {
+          float* key = own + offset(i, kIndexDim);
+          RopeRow(key, kIndexDim, group.angles);
+          Hadamard(key);
+          StoreEntry(rows, args.keys, group, key);
+        }
+        float* latent = latents + offset(i, kHeadDim);
+        RopeRow(latent, kHeadDim, group.angles);
+        StoreEntry(rows, args.entries, group, latent);
+      }
+    });
+  }
+  SaveState(rows, main);
+  if (own_keys) SaveState(rows, keys);
+}
+
+}  // namespace
+}  // namespace onelane::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace onelane::cpu {
+
+HWY_EXPORT(Compress);
+
+void compress(Context& context, const StepRows& rows, const CompressArgs& args) {
+  HWY_DYNAMIC_DISPATCH(Compress)(context, rows, args);
+}
+
+}  // namespace onelane::cpu
+#endif

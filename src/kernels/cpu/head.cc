@@ -1,0 +1,88 @@
+// Logits and the drafter's Markov chain (spec/model.md 2.3, 2.4, 6.4).
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/head.cc"
+#include "kernels/cpu/targets.h"
+//
+#include <hwy/foreach_target.h>
+
+#include "kernels/cpu/stages.h"
+#include "kernels/cpu/streams-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onelane::cpu::HWY_NAMESPACE {
+namespace {
+
+// V4's learned merge of the copies: a sigmoid mix with one scale for all four. `stream`: 4 * dim floats.
+void HeadMix(const HeadArgs& args, const float* stream, float* weights) {
+  const int width = kStreams * args.dim;
+  float products[kMixes];
+  MixProducts(args.mix.fn, width, 0, kStreams, &stream, 1, products);
+  const float r = 1.0f / std::sqrt(SumSquares(stream, width) / static_cast<float>(width) + args.norm_eps);
+  for (int j = 0; j < kStreams; ++j) {
+    weights[j] = Sigmoid(products[j] * r * args.mix.scale[0] + args.mix.base[j]) + args.mix_eps;
+  }
+}
+
+void Head(Context& context, const StepRows& rows, const HeadArgs& args) {
+  const int dim = args.dim;
+  ONELANE_CHECK(args.head.in == dim, "the head reads the hidden state");
+  const Activations h = ActivationSpace(context, args.count, dim);
+  float* stream = context.scratch<float>(kStageSlot, static_cast<size_t>(padded(kStreams * dim)));
+  for (int i = 0; i < args.count; ++i) {
+    const int row = args.rows[i];
+    ONELANE_CHECK(row >= 0 && row < rows.count, "the head reads a row that is not in the step");
+    const bf16* source = args.stream + offset(row, int64_t{kStreams} * dim);
+    float weights[kStreams];
+    if (args.collapse_with != nullptr) {
+      std::memcpy(weights, args.collapse_with + offset(row, kStreams), sizeof(weights));
+    } else {
+      WidenRow(source, kStreams * dim, stream);
+      HeadMix(args, stream, weights);
+    }
+    float* hidden = h.data + offset(i, padded(dim));
+    CollapseRow(source, dim, weights, hidden);
+    if (args.hidden != nullptr) NarrowRow(hidden, dim, args.hidden + offset(i, dim));
+    RmsNormRow(hidden, args.norm, dim, args.norm_eps);
+  }
+  TeamProduct(context, args.head, h, args.count, ToFloat{args.logits, static_cast<size_t>(args.head.out)});
+}
+
+void Markov(Context& context, const MarkovArgs& args) {
+  ONELANE_CHECK(args.w2.in == args.rank, "w2 reads the embedding");
+  ONELANE_CHECK(args.confidence.in == args.dim + args.rank && args.confidence.out == 1,
+                "the confidence head reads hidden and embedding");
+  const bf16* embedded = args.w1 + offset(args.prev, args.rank);
+  const Activations x = MakeActivations(context, embedded, 1, args.rank, 0);
+  TeamProduct(context, args.w2, x, 1, [&](int, int output, int valid, V4 sums) HWY_ATTR {
+    float* logits = args.logits + output;
+    if (valid == kOutputs) return hn::StoreU(hn::Add(hn::LoadU(D4(), logits), sums), D4(), logits);
+    alignas(16) float lanes[4];
+    hn::Store(sums, D4(), lanes);
+    for (int c = 0; c < valid; ++c) logits[c] += lanes[c];
+  });
+  const Activations joined = ActivationSpace(context, 1, args.dim + args.rank, kRow2Slot);
+  bf16* both = context.scratch<bf16>(kStageSlot, static_cast<size_t>(args.dim + args.rank));
+  std::memcpy(both, args.hidden, static_cast<size_t>(args.dim) * sizeof(bf16));
+  std::memcpy(both + args.dim, embedded, static_cast<size_t>(args.rank) * sizeof(bf16));
+  WidenRow(both, args.dim + args.rank, joined.data);
+  const Panels panels = MakePanels(context, joined.width);
+  Product(args.confidence, 0, 1, joined.row, 1, panels.of(0), ToFloat{args.confidence_out, 1});
+}
+
+}  // namespace
+}  // namespace onelane::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace onelane::cpu {
+
+HWY_EXPORT(Head);
+HWY_EXPORT(Markov);
+
+void head(Context& context, const StepRows& rows, const HeadArgs& args) {
+  HWY_DYNAMIC_DISPATCH(Head)(context, rows, args);
+}
+void markov(Context& context, const MarkovArgs& args) { HWY_DYNAMIC_DISPATCH(Markov)(context, args); }
+
+}  // namespace onelane::cpu
+#endif

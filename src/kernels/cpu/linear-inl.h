@@ -1,0 +1,301 @@
+// The product of activation rows with a weight matrix in its stored form, y = x * W^T.
+//
+// A tile is R rows by 4 outputs in registers. Weights are expanded in registers, once per tile: e4m3 through the half
+// float format, e2m1 by a byte table; the scale of a block is a power of two, so the expanded value is exact and its
+// product with the activation enters one fused multiply-add. From 8 rows on, 4 weight rows are expanded into a panel
+// first and all tiles read that. Either way an output is one chain of the same multiply-adds: tiles change no bits.
+#include "kernels/cpu/tables.h"
+#include "kernels/cpu/targets.h"
+//
+#include "kernels/cpu/records-inl.h"
+#include "kernels/cpu/simd-inl.h"
+
+#if defined(ONELANE_CPU_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONELANE_CPU_LINEAR_INL_H_
+#undef ONELANE_CPU_LINEAR_INL_H_
+#else
+#define ONELANE_CPU_LINEAR_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onelane::cpu::HWY_NAMESPACE {
+
+inline constexpr int kOutputs = 4;  // of a tile
+inline constexpr int kWeightBlock = 32;
+// Rows of the largest tile: R * 4 accumulators, 4 weights and an activation must fit the registers.
+inline constexpr int kTileRows = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 ? 2 : 6;
+inline constexpr int kPanelRows = 8;
+
+// -- four weight rows, N values at a time ------------------------------------------------------------------------------
+
+struct Fp8Rows {
+  static constexpr int kStep = kWeightBlock;
+  const uint8_t* row[kOutputs];
+  const uint8_t* scale;  // shared: an aligned group of 4 outputs lies in one scale tile
+  int block_shift;
+
+  Fp8Rows(const Matrix& w, const int* outputs) {
+    const auto* data = reinterpret_cast<const uint8_t*>(w.data);
+    for (int c = 0; c < kOutputs; ++c) row[c] = data + offset(outputs[c], w.in);
+    scale = w.scale + offset(outputs[0] / w.block, (w.in + w.block - 1) / w.block);
+    block_shift = w.block == 32 ? 5 : 7;
+  }
+  HWY_INLINE void Scales(int k, VF* scales) const {
+    const DF d;
+    scales[0] = hn::Set(d, kFp8WeightScale[scale[k >> block_shift]]);
+    for (int c = 1; c < kOutputs; ++c) scales[c] = scales[0];
+  }
+  HWY_INLINE VF Load(int c, int k, VF scaled) const { return hn::Mul(LoadE4m3(row[c] + k), scaled); }
+};
+
+struct Fp4Rows {
+  static constexpr int kStep = kWeightBlock;
+  const uint8_t* row[kOutputs];
+  const uint8_t* scale[kOutputs];
+
+  Fp4Rows(const Matrix& w, const int* outputs) {
+    const auto* data = reinterpret_cast<const uint8_t*>(w.data);
+    for (int c = 0; c < kOutputs; ++c) {
+      row[c] = data + offset(outputs[c], w.in / 2);
+      scale[c] = w.scale + offset(outputs[c], w.in / kWeightBlock);
+    }
+  }
+  HWY_INLINE void Scales(int k, VF* scales) const {
+    const DF d;
+    for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Set(d, kFp4WeightScale[scale[c][k / kWeightBlock]]);
+  }
+  HWY_INLINE VF Load(int c, int k, VF scaled) const { return hn::Mul(LoadE2m1(row[c] + k / 2), scaled); }
+};
+
+struct Bf16Rows {
+  static constexpr int kStep = N;
+  const bf16* row[kOutputs];
+
+  Bf16Rows() = default;
+  Bf16Rows(const Matrix& w, const int* outputs) {
+    const auto* data = reinterpret_cast<const bf16*>(w.data);
+    for (int c = 0; c < kOutputs; ++c) row[c] = data + offset(outputs[c], w.in);
+  }
+  HWY_INLINE void Scales(int, VF*) const {}
+  HWY_INLINE VF Load(int c, int k, VF) const { return LoadBf16(DF(), row[c] + k); }
+  HWY_INLINE VF LoadTail(int c, int k, int count) const {
+    alignas(64) bf16 values[N] = {};
+    for (int i = 0; i < count; ++i) values[i] = row[c][k + i];
+    return LoadBf16(DF(), values);
+  }
+};
+
+struct FloatRows {
+  static constexpr int kStep = N;
+  const float* row[kOutputs];
+
+  HWY_INLINE void Scales(int, VF*) const {}
+  HWY_INLINE VF Load(int c, int k, VF) const { return hn::LoadU(DF(), row[c] + k); }
+  HWY_INLINE VF LoadTail(int c, int k, int count) const {
+    alignas(64) float values[N] = {};
+    for (int i = 0; i < count; ++i) values[i] = row[c][k + i];
+    return hn::Load(DF(), values);
+  }
+};
+
+// -- tiles -------------------------------------------------------------------------------------------------------------
+
+// sums[r] = the four dot products of x[r] with the weight rows. Rows of x are padded with zeros.
+template <int R, class Rows>
+HWY_INLINE void Tile(const Rows& w, int width, const float* const* x, V4* sums) {
+  const DF d;
+  VF acc[R][kOutputs];
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < kOutputs; ++c) acc[r][c] = hn::Zero(d);
+  }
+  VF scales[kOutputs];
+  for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Zero(d);
+  int k = 0;
+  for (; k + Rows::kStep <= width; k += Rows::kStep) {
+    w.Scales(k, scales);
+    HWY_UNROLL(2)
+    for (int i = k; i < k + Rows::kStep; i += N) {
+      VF wv[kOutputs];
+      for (int c = 0; c < kOutputs; ++c) wv[c] = w.Load(c, i, scales[c]);
+      for (int r = 0; r < R; ++r) {
+        const VF xv = hn::LoadU(d, x[r] + i);
+        for (int c = 0; c < kOutputs; ++c) acc[r][c] = hn::MulAdd(xv, wv[c], acc[r][c]);
+      }
+    }
+  }
+  if constexpr (Rows::kStep == N) {
+    if (k < width) {
+      for (int c = 0; c < kOutputs; ++c) {
+        const VF wv = w.LoadTail(c, k, width - k);
+        for (int r = 0; r < R; ++r) acc[r][c] = hn::MulAdd(hn::LoadU(d, x[r] + k), wv, acc[r][c]);
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r) sums[r] = Sum4(acc[r][0], acc[r][1], acc[r][2], acc[r][3]);
+}
+
+// All rows against four outputs; store(row, sums).
+template <class Rows, class Store>
+HWY_INLINE void TileRows(const Rows& w, int width, const float* const* x, int rows, const Store& store) {
+  V4 sums[kTileRows];
+  int row = 0;
+  const auto run = [&](auto tile) HWY_ATTR {
+    constexpr int R = decltype(tile)::value;
+    Tile<R>(w, width, x + row, sums);
+    for (int r = 0; r < R; ++r) store(row + r, sums[r]);
+    row += R;
+  };
+  while (rows - row >= kTileRows) run(std::integral_constant<int, kTileRows>());
+  if constexpr (kTileRows > 4) {
+    if (rows - row >= 4) run(std::integral_constant<int, 4>());
+  }
+  while (rows - row >= 2) run(std::integral_constant<int, 2>());
+  if (row < rows) run(std::integral_constant<int, 1>());
+}
+
+template <class Rows>
+HWY_INLINE void ExpandPanel(const Rows& w, int width, float* panel, int stride) {
+  const DF d;
+  VF scales[kOutputs];
+  for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Zero(d);
+  int k = 0;
+  for (; k + Rows::kStep <= width; k += Rows::kStep) {
+    w.Scales(k, scales);
+    for (int i = k; i < k + Rows::kStep; i += N) {
+      for (int c = 0; c < kOutputs; ++c) hn::StoreU(w.Load(c, i, scales[c]), d, panel + c * stride + i);
+    }
+  }
+  if constexpr (Rows::kStep == N) {
+    if (k < width) {
+      for (int c = 0; c < kOutputs; ++c) hn::StoreU(w.LoadTail(c, k, width - k), d, panel + c * stride + k);
+    }
+  }
+}
+
+// -- matrices ----------------------------------------------------------------------------------------------------------
+
+// Destinations of a product: rows of bf16 (rounded) or float.
+struct ToBf16 {
+  bf16* out;
+  size_t stride;
+  HWY_INLINE void operator()(int row, int output, int valid, V4 sums) const {
+    bf16* p = out + static_cast<size_t>(row) * stride + output;
+    if (valid == kOutputs) return StoreBf16(D4(), sums, p);
+    alignas(16) float lanes[4];
+    hn::Store(sums, D4(), lanes);
+    for (int c = 0; c < valid; ++c) p[c] = float_to_bf16(lanes[c]);
+  }
+};
+struct ToFloat {
+  float* out;
+  size_t stride;
+  HWY_INLINE void operator()(int row, int output, int valid, V4 sums) const {
+    float* p = out + static_cast<size_t>(row) * stride + output;
+    if (valid == kOutputs) return hn::StoreU(sums, D4(), p);
+    alignas(16) float lanes[4];
+    hn::Store(sums, D4(), lanes);
+    for (int c = 0; c < valid; ++c) p[c] = lanes[c];
+  }
+};
+
+inline size_t PanelFloats(int width) { return offset(kOutputs, padded(width)); }
+
+// Outputs [begin, end) of the product of `rows` padded rows x[r]; begin is a multiple of 4. `panel`: PanelFloats(w.in)
+// floats of the calling thread's own.
+template <class Rows, class Store>
+HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const float* const* x, int rows, float* panel,
+                          const Store& store) {
+  const int stride = padded(w.in);
+  // Rows whose activations stay in the second-level cache while all outputs pass.
+  const int block = rows < kPanelRows ? rows : std::max(kTileRows, 98304 / stride / kTileRows * kTileRows);
+  for (int first = 0; first < rows; first += block) {
+    const int count = std::min(block, rows - first);
+    for (int n = begin; n < end; n += kOutputs) {
+      const int valid = std::min(kOutputs, end - n);
+      int outputs[kOutputs];
+      for (int c = 0; c < kOutputs; ++c) outputs[c] = std::min(n + c, end - 1);
+      const Rows weights(w, outputs);
+      const auto put = [&](int row, V4 sums) HWY_ATTR { store(first + row, n, valid, sums); };
+      if (count < kPanelRows) {
+        TileRows(weights, w.in, x + first, count, put);
+      } else {
+        ExpandPanel(weights, w.in, panel, stride);
+        const FloatRows expanded{{panel, panel + stride, panel + 2 * stride, panel + 3 * stride}};
+        TileRows(expanded, w.in, x + first, count, put);
+      }
+    }
+  }
+}
+
+template <class Store>
+HWY_NOINLINE void Product(const Matrix& w, int begin, int end, const float* const* x, int rows, float* panel,
+                          const Store& store) {
+  switch (w.kind) {
+    case Matrix::Kind::kFp8:
+      return ProductOf<Fp8Rows>(w, begin, end, x, rows, panel, store);
+    case Matrix::Kind::kFp4:
+      return ProductOf<Fp4Rows>(w, begin, end, x, rows, panel, store);
+    case Matrix::Kind::kBf16:
+      return ProductOf<Bf16Rows>(w, begin, end, x, rows, panel, store);
+    case Matrix::Kind::kNone:
+      ONELANE_CHECK(false, "a product needs a matrix");
+  }
+}
+
+inline int64_t ProductWork(const Matrix& w, int rows) { return int64_t{w.out} * w.in * rows; }
+
+// -- scratch of products -----------------------------------------------------------------------------------------------
+
+// Activation rows in scratch: floats and a pointer to each row.
+struct Activations {
+  const float* const* row = nullptr;
+  float* data = nullptr;
+  int width = 0;
+};
+
+// Scratch slots that the products of every stage use; a stage's own slots begin at kStageSlot.
+enum : size_t { kPanelSlot, kRowSlot, kRowPointerSlot, kRow2Slot, kRow2PointerSlot, kStageSlot };
+
+inline Activations ActivationSpace(Context& context, int count, int width, size_t slot = kRowSlot) {
+  float* data = context.scratch<float>(slot, offset(count, padded(width)));
+  const float** pointers = context.scratch<const float*>(slot + 1, static_cast<size_t>(count));
+  for (int row = 0; row < count; ++row) pointers[row] = data + offset(row, padded(width));
+  return {pointers, data, width};
+}
+
+// Rows [count, width] of bf16 as a product with activation blocks of `block` sees them.
+inline HWY_ATTR Activations MakeActivations(Context& context, const bf16* x, int count, int width, int block,
+                                            size_t slot = kRowSlot) {
+  const Activations made = ActivationSpace(context, count, width, slot);
+  context.parallel(count, 1, int64_t{count} * width * 4, [&](int, int64_t begin, int64_t end) HWY_ATTR {
+    for (int64_t row = begin; row < end; ++row) {
+      ActivationRow(x + offset(row, width), width, block, made.data + offset(row, padded(width)));
+    }
+  });
+  return made;
+}
+
+// Panels for every thread, for matrices up to `width` wide.
+struct Panels {
+  float* data;
+  size_t stride;
+  float* of(int member) const { return data + static_cast<size_t>(member) * stride; }
+};
+inline Panels MakePanels(Context& context, int width) {
+  const size_t stride = PanelFloats(width);
+  return {context.scratch<float>(kPanelSlot, stride * static_cast<size_t>(context.threads())), stride};
+}
+
+// The whole product, cut over the outputs.
+template <class Store>
+HWY_INLINE void TeamProduct(Context& context, const Matrix& w, const Activations& x, int rows, const Store& store) {
+  const Panels panels = MakePanels(context, w.in);
+  context.parallel(w.out, kOutputs, ProductWork(w, rows), [&](int member, int64_t begin, int64_t end) HWY_ATTR {
+    Product(w, static_cast<int>(begin), static_cast<int>(end), x.row, rows, panels.of(member), store);
+  });
+}
+
+}  // namespace onelane::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

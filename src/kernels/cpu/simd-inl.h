@@ -1,0 +1,214 @@
+// Vector operations shared by the stages, compiled once per target (Highway's foreach_target).
+//
+// Order: every sum over a row runs in `N` lanes of one accumulator per output, lane i taking the elements i, i + N, ...
+// and the lanes are added in a fixed tree. So the bits depend on the row and the target, never on a tile.
+#include "kernels/cpu/targets.h"
+//
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/context.h"
+#include "numerics/formats.h"
+
+#if defined(ONELANE_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONELANE_CPU_SIMD_INL_H_
+#undef ONELANE_CPU_SIMD_INL_H_
+#else
+#define ONELANE_CPU_SIMD_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onelane::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::CappedTag<float, kPad>;
+using DU = hn::Rebind<uint32_t, DF>;
+using DB = hn::Rebind<uint16_t, DF>;
+using VF = hn::Vec<DF>;
+using D4 = hn::FixedTag<float, 4>;
+using V4 = hn::Vec<D4>;
+inline constexpr int N = static_cast<int>(hn::MaxLanes(DF()));
+
+// -- bf16 --------------------------------------------------------------------------------------------------------------
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadBf16(D d, const bf16* p) {
+  const hn::Rebind<uint32_t, D> du;
+  const hn::Rebind<uint16_t, D> db;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(db, p))));
+}
+
+// Bits of float_to_bf16(v), still in the upper half.
+template <class D>
+HWY_INLINE hn::Vec<hn::Rebind<uint32_t, D>> Bf16Bits([[maybe_unused]] D d, hn::Vec<D> v) {
+  const hn::Rebind<uint32_t, D> du;
+  const auto bits = hn::BitCast(du, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu)));
+  const auto quiet = hn::Or(bits, hn::Set(du, 0x400000u));
+  return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), quiet, rounded);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> RoundBf16(D d, hn::Vec<D> v) {
+  const hn::Rebind<uint32_t, D> du;
+  return hn::BitCast(d, hn::And(Bf16Bits(d, v), hn::Set(du, 0xffff0000u)));
+}
+
+template <class D>
+HWY_INLINE void StoreBf16(D d, hn::Vec<D> v, bf16* p) {
+  const hn::Rebind<int32_t, D> di;
+  const hn::Rebind<uint16_t, D> db;
+  hn::StoreU(hn::DemoteTo(db, hn::BitCast(di, hn::ShiftRight<16>(Bf16Bits(d, v)))), db, p);
+}
+
+// `width` bf16 to floats; the rest of the padded row becomes 0.
+inline HWY_ATTR void WidenRow(const bf16* x, int width, float* out) {
+  const DF d;
+  int i = 0;
+  for (; i + N <= width; i += N) hn::StoreU(LoadBf16(d, x + i), d, out + i);
+  for (; i < width; ++i) out[i] = bf16_to_float(x[i]);
+  for (; i < padded(width); ++i) out[i] = 0;
+}
+
+inline HWY_ATTR void NarrowRow(const float* x, int width, bf16* out) {
+  const DF d;
+  int i = 0;
+  for (; i + N <= width; i += N) StoreBf16(d, hn::LoadU(d, x + i), out + i);
+  for (; i < width; ++i) out[i] = float_to_bf16(x[i]);
+}
+
+// -- sums --------------------------------------------------------------------------------------------------------------
+
+template <class D>
+HWY_INLINE V4 AddBlocks([[maybe_unused]] D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return AddBlocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+
+// The sums over the lanes of a, b, c and d, in this order.
+HWY_INLINE V4 Sum4(VF a, VF b, VF c, VF e) {
+  const DF d;
+  const hn::Repartition<uint64_t, DF> d64;
+  const auto ab = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+  const auto ce = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
+  const VF low = hn::BitCast(d, hn::InterleaveLower(d64, ab, ce));
+  const VF high = hn::BitCast(d, hn::InterleaveUpper(d64, ab, ce));
+  return AddBlocks(d, hn::Add(low, high));
+}
+
+HWY_INLINE float Sum(VF v) {
+  const DF d;
+  return hn::GetLane(hn::SumOfLanes(d, v));
+}
+
+// Sum of squares of a padded row.
+inline HWY_ATTR float SumSquares(const float* x, int width) {
+  const DF d;
+  VF a = hn::Zero(d);
+  VF b = hn::Zero(d);
+  int i = 0;
+  for (; i + 2 * N <= padded(width); i += 2 * N) {
+    const VF u = hn::LoadU(d, x + i);
+    const VF v = hn::LoadU(d, x + i + N);
+    a = hn::MulAdd(u, u, a);
+    b = hn::MulAdd(v, v, b);
+  }
+  for (; i < padded(width); i += N) {
+    const VF u = hn::LoadU(d, x + i);
+    a = hn::MulAdd(u, u, a);
+  }
+  return Sum(hn::Add(a, b));
+}
+
+// -- functions ---------------------------------------------------------------------------------------------------------
+
+// e^x for x <= 0 or NaN, which stays NaN.
+HWY_INLINE VF Exp(VF x) {
+  const DF d;
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
+}
+
+// A.6 in place on a padded row of floats: x[i] = round(weight[i] * (x[i] * rsqrt(mean(x^2) + eps))); weight null: none.
+inline HWY_ATTR void RmsNormRow(float* x, const bf16* weight, int width, float eps) {
+  const DF d;
+  const float scale = 1.0f / std::sqrt(SumSquares(x, width) / static_cast<float>(width) + eps);
+  const VF vs = hn::Set(d, scale);
+  int i = 0;
+  for (; i + N <= width; i += N) {
+    VF v = hn::Mul(hn::LoadU(d, x + i), vs);
+    if (weight != nullptr) v = hn::Mul(v, LoadBf16(d, weight + i));
+    hn::StoreU(RoundBf16(d, v), d, x + i);
+  }
+  for (; i < width; ++i) {
+    const float v = x[i] * scale;
+    x[i] = round_bf16(weight != nullptr ? v * bf16_to_float(weight[i]) : v);
+  }
+}
+
+// Rotates the last 64 of `width` floats and rounds them.
+inline HWY_ATTR void RopeRow(float* x, int width, const RopeAngles& angles, bool inverse = false) {
+  float* tail = x + width - kRopeDim;
+  rotate(tail, angles, inverse);
+  const DF d;
+  for (int i = 0; i < kRopeDim; i += N) hn::StoreU(RoundBf16(d, hn::LoadU(d, tail + i)), d, tail + i);
+}
+
+// One block of A.1 in place: the values become code * scale. The largest magnitude decides the scale; a NaN or an
+// infinity makes the whole block NaN.
+inline HWY_ATTR void QuantiseBlock(float* x, int width) {
+  const DF d;
+  const DU du;
+  VF amax = hn::Zero(d);
+  auto bad = hn::Lt(amax, amax);  // nothing so far
+  const VF largest = hn::Set(d, std::numeric_limits<float>::max());
+  for (int i = 0; i < width; i += N) {
+    const VF magnitude = hn::Abs(hn::LoadU(d, x + i));
+    bad = hn::Or(bad, hn::Not(hn::Le(magnitude, largest)));
+    amax = hn::Max(amax, magnitude);
+  }
+  if (!hn::AllFalse(d, bad)) {
+    for (int i = 0; i < width; i += N) {
+      hn::StoreU(hn::Set(d, std::numeric_limits<float>::quiet_NaN()), d, x + i);
+    }
+    return;
+  }
+  const float peak = std::max(hn::GetLane(hn::MaxOfLanes(d, amax)), 1e-4f);
+  const uint8_t code = ceil_e8m0(peak * (1.0f / kE4m3Max));
+  const VF scale = hn::Set(d, e8m0_to_float(code));
+  const VF inverse = hn::Set(d, e8m0_to_float(static_cast<uint8_t>(254 - code)));
+  const VF limit = hn::Set(d, kE4m3Max);
+  const VF normal = hn::Set(d, 0x1p-6f);
+  const VF magic = hn::Set(d, 0x1p14f);  // its last bit is 2^-9, the step of e4m3's subnormals
+  for (int i = 0; i < width; i += N) {
+    const VF v = hn::Mul(hn::LoadU(d, x + i), inverse);
+    const VF magnitude = hn::Min(hn::Abs(v), limit);
+    const auto bits = hn::BitCast(du, magnitude);
+    const auto odd = hn::And(hn::ShiftRight<20>(bits), hn::Set(du, 1u));
+    const auto up = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7ffffu)));
+    const VF rounded = hn::BitCast(d, hn::And(up, hn::Set(du, 0xfff00000u)));
+    const VF small = hn::Sub(hn::Add(magnitude, magic), magic);
+    const VF q = hn::IfThenElse(hn::Lt(magnitude, normal), small, rounded);
+    hn::StoreU(hn::CopySign(hn::Mul(q, scale), v), d, x + i);
+  }
+}
+
+// A row of activations as a product sees it: floats, quantised in blocks of `block` unless it is 0.
+inline HWY_ATTR void ActivationRow(const bf16* x, int width, int block, float* out) {
+  WidenRow(x, width, out);
+  if (block == 0) return;
+  for (int i = 0; i < width; i += block) QuantiseBlock(out + i, std::min(block, padded(width) - i));
+}
+
+}  // namespace onelane::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
