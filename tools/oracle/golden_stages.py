@@ -18,6 +18,7 @@ TOTAL = PROMPT + STEPS
 # Around the start, a group edge of 2 and 4, the 64-entry softmax block, the window edge, the ratio-128 group edge, the end.
 ROWS = [0, 1, 2, 3, 7, 63, 126, 127, 128, 129, 200, 255, 256, 261]
 ATTEND_ROWS = [0, 1, 63, 127, 128, 200, 255, 261]
+WINDOW_ROWS = [0, 1, 63, 126, 127, 128, 129, 130]
 
 
 def save(path: Path, tensors: dict[str, torch.Tensor]) -> None:
@@ -129,12 +130,13 @@ class StageWriter:
 
     def attend(self) -> None:
         """The whole visible cache goes along, so that the stage can be run from these files alone."""
-        rows = torch.tensor(ATTEND_ROWS)
         for b in self.layers:
+            rows = torch.tensor(ATTEND_ROWS if b.ratio else WINDOW_ROWS)
             if b.index == 2 and self.v41 or b.index > 3 or b.index == 3 and not self.v41:
                 continue
             p, t = b.prefix, {"positions": rows}
-            t["kv_data"], t["kv_scale"] = record_window(self.v41, self.rec[p + ".kv_rotated"])
+            seen = self.rec[p + ".kv_rotated"][: rows[-1] + 1]
+            t["kv_data"], t["kv_scale"] = record_window(self.v41, seen)
             t["q"] = self.rec[p + ".attn.q"][rows]
             if b.ratio:
                 owner = f"layers.{b.kv_owner}.compress.entry_rotated"
@@ -249,7 +251,9 @@ def write_verify(model: Model, out: Path, tokens: torch.Tensor) -> None:
 def write_end_to_end(model: Model, out: Path, tokens: torch.Tensor, prompt: int) -> None:
     """Prefill of `prompt` tokens in one call, then STEPS teacher-forced decode steps, a draft block after each."""
     seq = model.new_sequence()
-    t = {"token_ids": tokens[: prompt + STEPS + 1], "prefill.logits": model.forward(tokens[:prompt], seq)}
+    logits = model.forward(tokens[:prompt], seq)
+    kept = torch.arange(0, prompt) if prompt < 64 else torch.linspace(0, prompt - 1, 64).round().long()
+    t = {"token_ids": tokens[: prompt + STEPS + 1], "prefill.positions": kept, "prefill.logits": logits[kept]}
     model.drafter.commit(seq, seq.taps)
     logits, drafts = [], []
     for i in range(prompt, prompt + STEPS):
