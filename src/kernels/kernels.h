@@ -33,6 +33,7 @@ using bf16 = uint16_t;
 inline constexpr int kStreams = 4;       // copies in the hyper-connection residual stream
 inline constexpr int kMixes = 24;        // pre 4, post 4, comb 16
 inline constexpr int kWindow = 128;      // a query sees itself and the 127 positions before it
+inline constexpr int kAttendBlock = 64;  // entries whose probabilities are rounded against one running maximum
 inline constexpr int kPageTokens = 128;  // tokens that share one KV page
 
 // -- weights ---------------------------------------------------------------------------------------------------------
@@ -268,11 +269,14 @@ struct IndexArgs {
 };
 
 // Sparse attention with sink (3.1): one softmax over the row's window and its compressed entries.
-//   s[t] = (q[h] . KV[t]) * 512^-0.5; M = max s; p[t] = exp(s[t] - M)
-//   out = round(sum_t round(p[t]) KV[t] / (sum_t p[t] + exp(sink[h] - M))); rope inverse on out[448:], round
-// Entry order of both sums: window by position, then compressed by entry number.
-// The window is the ring up to the run's first position and the step-local records from there on. A draft block (6.4)
-// instead sees `block_attention`: the 128 ring positions before the run and all of the run's rows, in both directions.
+//   the row's list: window by position, oldest first, then compressed by entry number; nothing else counts as an entry
+//   s[t] = (q[h] . KV[t]) * 512^-0.5; M = max s; m(t) = max of s over the list up to the end of t's block of 64 entries
+//   p[t] = exp(s[t] - m(t)); out = round(sum_t round(p[t]) exp(m(t) - M) KV[t] / (sum_t p[t] exp(m(t) - M) +
+//   exp(sink[h] - M))) rope inverse on out[448:], round
+// Rounding against the running maximum of 64 entries is the published kernel's online softmax; where its blocks begin
+// depends on the call there (3.7) and on the row's position alone here. The window is the ring up to the run's first
+// position and the step-local records from there on. A draft block (6.4) instead sees `block_attention`: the 128 ring
+// positions before the run and all of the run's rows, in both directions.
 struct AttendArgs {
   const bf16* q = nullptr;  // [rows, heads, 512], roped
   int heads = 0;

@@ -149,7 +149,7 @@ TEST_P(GoldenV41, EndToEndLogitsStayNearTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, GoldenV41, testing::Values("reference", "cpu"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& parameter) { return std::string(parameter.param); });
 
 }  // namespace
 }  // namespace onelane

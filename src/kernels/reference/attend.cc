@@ -12,6 +12,8 @@
 namespace onelane::reference {
 namespace {
 
+constexpr size_t kSoftmaxBlock = kAttendBlock;  // as an index
+
 using KvVector = std::array<float, kHeadDim>;
 
 KvVector load(const RecordBlock& block, int index) {
@@ -67,10 +69,18 @@ void attend_head(const bf16* q, const std::vector<KvVector>& entries, float sink
   }
   std::array<double, kHeadDim> sums{};
   double total = 0;
+  float running_max = -std::numeric_limits<float>::infinity();
   for (size_t t = 0; t < entries.size(); ++t) {
-    const auto p = static_cast<float>(std::exp(static_cast<double>(scores[t]) - max));
-    total += p;
-    const double rounded = round_bf16(p);
+    if (t % kSoftmaxBlock == 0) {
+      const auto block_end = scores.begin() + static_cast<std::ptrdiff_t>(std::min(t + kSoftmaxBlock, scores.size()));
+      running_max =
+          std::max(running_max, *std::max_element(scores.begin() + static_cast<std::ptrdiff_t>(t), block_end));
+    }
+    // An online softmax rounds against what it has seen so far; what it rescales later it does not round again.
+    const double rescale = std::exp(static_cast<double>(running_max) - max);
+    const double p = std::exp(static_cast<double>(scores[t]) - running_max);
+    total += p * rescale;
+    const double rounded = round_bf16(static_cast<float>(p)) * rescale;
     for (int d = 0; d < kHeadDim; ++d) sums[d] += rounded * entries[t][d];
   }
   total += std::exp(static_cast<double>(sink) - max);
