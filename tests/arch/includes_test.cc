@@ -1,0 +1,102 @@
+// The house rules that a program can check: includes point upwards on the map only, and each heavy library stays in its
+// room.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace onelane {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Folder -> folders it may include, besides itself. The order is the map's.
+const std::map<std::string, std::set<std::string>> kMayInclude = {
+    {"base", {}},
+    {"numerics", {"base"}},
+    {"device", {"base"}},
+    {"checkpoint", {"base", "numerics"}},
+    {"kernels", {"base", "numerics", "device"}},
+    {"model", {"base", "numerics", "device", "checkpoint", "kernels"}},
+    {"engine", {"base", "numerics", "device", "checkpoint", "kernels", "model"}},
+    {"text", {"base"}},
+    {"cli", {"base", "numerics", "device", "checkpoint", "kernels", "model", "engine", "text"}},
+};
+
+// Library -> the only files that may include it, as a prefix of their path below src/.
+const std::map<std::string, std::vector<std::string>> kRooms = {
+    {"CLI/", {"cli/main.cc"}},
+    {"spdlog/", {"base/log.cc"}},
+    {"fmt/", {"base/format.h", "base/log.h"}},
+    {"hwy/", {"kernels/cpu/"}},
+    {"pcre2", {"text/"}},
+    {"unicode/", {"text/"}},
+    {"nlohmann/", {"checkpoint/", "text/", "cli/"}},
+};
+
+struct Include {
+  std::string file;  // below src/
+  std::string target;
+  bool quoted;
+};
+
+std::vector<Include> all_includes() {
+  const fs::path root = fs::path(ONELANE_ROOT) / "src";
+  const std::regex pattern(R"(^\s*#\s*include\s*([<"])([^>"]+)[>"])");
+  std::vector<Include> includes;
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    if (entry.path().extension() != ".h" && entry.path().extension() != ".cc") continue;
+    std::ifstream file(entry.path());
+    for (std::string line; std::getline(file, line);) {
+      std::smatch match;
+      if (!std::regex_search(line, match, pattern)) continue;
+      includes.push_back({fs::relative(entry.path(), root).string(), match[2], match[1] == "\""});
+    }
+  }
+  return includes;
+}
+
+std::string first_folder(const std::string& path) { return path.substr(0, path.find('/')); }
+
+TEST(Includes, PointOnlyUpwardsOnTheMap) {
+  for (const Include& include : all_includes()) {
+    const std::string from = first_folder(include.file);
+    ASSERT_TRUE(kMayInclude.contains(from)) << "src/" << from << " is not on the map";
+    const std::string to = first_folder(include.target);
+    if (!include.quoted || !kMayInclude.contains(to)) continue;
+    EXPECT_TRUE(from == to || kMayInclude.at(from).contains(to)) << include.file << " includes " << include.target;
+  }
+}
+
+TEST(Includes, HeavyLibrariesStayInTheirRooms) {
+  for (const Include& include : all_includes()) {
+    for (const auto& [library, rooms] : kRooms) {
+      if (!include.target.starts_with(library)) continue;
+      const bool allowed = std::any_of(rooms.begin(), rooms.end(),
+                                       [&](const std::string& room) { return include.file.starts_with(room); });
+      EXPECT_TRUE(allowed) << include.file << " includes " << include.target;
+    }
+  }
+}
+
+TEST(Includes, HeadersGuardAgainstDoubleInclusion) {
+  const fs::path root = fs::path(ONELANE_ROOT) / "src";
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    const std::string name = entry.path().filename().string();
+    // Files named -inl.h are included once per instruction set, on purpose.
+    if (entry.path().extension() != ".h" || name.ends_with("-inl.h") || name == "targets.h") continue;
+    std::ifstream file(entry.path());
+    bool guarded = false;
+    for (std::string line; std::getline(file, line);) guarded = guarded || line == "#pragma once";
+    EXPECT_TRUE(guarded) << entry.path();
+  }
+}
+
+}  // namespace
+}  // namespace onelane
