@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import torch
 
-from pieces import piece
+from pieces import piece_any_length
 
 _NEG = -1e30
 
 
-@piece
+@piece_any_length
 def softmax_joint(sw, sc, sink, wmask, cmask, scale: float):
     """Window scores [G,R,H,W], compressed scores [G,R,H,C] (bf16), sink [H], masks [*,R,W] and [*,R,C] -> probabilities.
 
@@ -29,7 +29,7 @@ def softmax_joint(sw, sc, sink, wmask, cmask, scale: float):
     return (ew * inv.unsqueeze(-1)).to(sw.dtype), (ec * inv.unsqueeze(-1)).to(sw.dtype), es * inv
 
 
-@piece
+@piece_any_length
 def softmax_window(sw, sink, wmask, scale: float):
     """As `softmax_joint` without compressed entries."""
     w = torch.where(wmask.unsqueeze(2), sw.float() * scale, _NEG)
@@ -39,7 +39,7 @@ def softmax_window(sw, sink, wmask, scale: float):
     return (ew * inv.unsqueeze(-1)).to(sw.dtype), es * inv
 
 
-@piece
+@piece_any_length
 def softmax_grad(p, dp, delta, scale: float):
     """d(raw score) of softmax probabilities p [G,R,H,K] given dp and delta [G,R,H]."""
     return (p.float() * (dp.float() - delta.unsqueeze(-1)) * scale).to(p.dtype)
@@ -120,13 +120,13 @@ def window_mask(length: int, window: int, device) -> torch.Tensor:
     return (pos <= t) & (pos > t - window) & (pos >= 0)
 
 
-@piece
+@piece_any_length
 def index_combine(raw, weights):
     """raw q.k products [B,T,H,C] bf16, head weights [B,T,H] float32 -> scores float32 [B,T,C] (spec 3.4, fp32 scores)."""
     return (torch.relu(raw.float()) * weights.unsqueeze(-1)).sum(2)
 
 
-@piece
+@piece_any_length
 def index_combine_grad(raw, weights, ds):
     """Gradients of `index_combine`: d raw (bf16) and d weights."""
     d = ds.float().unsqueeze(2)
@@ -159,7 +159,7 @@ def index_scores(qi, keys, weights):
     return _IndexScores.apply(qi, keys, weights)
 
 
-@piece
+@piece_any_length
 def _kl_core(scores, mass, mask):
     """KL(mass normalised || softmax(scores)) over masked entries: per-row loss [B,T] and d loss/d scores (bf16)."""
     s = torch.where(mask, scores.float(), _NEG)

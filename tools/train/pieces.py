@@ -22,8 +22,7 @@ def enable_compile(on: bool) -> None:
         torch._dynamo.config.accumulated_cache_size_limit = 2048
 
 
-def piece(fn):
-    """Decorator: runs the function through torch.compile when `enable_compile(True)` was called."""
+def _switchable(fn, dynamic: bool | None):
     compiled = None
 
     @functools.wraps(fn)
@@ -32,7 +31,17 @@ def piece(fn):
         if not _enabled:
             return fn(*args)
         if compiled is None:
-            compiled = torch.compile(fn, fullgraph=True)
+            compiled = torch.compile(fn, fullgraph=True, dynamic=dynamic)
         return compiled(*args)
 
     return call
+
+
+def piece(fn):
+    """Decorator: runs the function through torch.compile when `enable_compile(True)` was called; every shape on its own."""
+    return _switchable(fn, False)
+
+
+def piece_any_length(fn):
+    """As `piece`, but sizes that change from call to call (sequence length, entries) become symbolic after the first call."""
+    return _switchable(fn, None)
