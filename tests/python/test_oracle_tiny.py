@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+torch.set_num_threads(1)  # spinning threads on a busy machine cost more than they give at this size
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
@@ -54,8 +55,7 @@ def test_pieces_equal_one_prefill(checkpoint):
     ids = read_safetensors(DATA / label / "end_to_end_250.safetensors")["token_ids"][:262].tolist()
     whole = run(folder, ids)
     for pieces in ([1] * 9, [3, 7, 121, 1, 1, 64], [127, 1, 1, 126]):
-        error = (run(folder, ids, pieces) - whole).square().mean().sqrt()
-        assert error < 2e-2 * whole.square().mean().sqrt(), pieces
+        assert torch.equal(run(folder, ids, pieces), whole), pieces
 
 
 def test_mistakes_change_logits(checkpoint):

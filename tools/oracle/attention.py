@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from config import BlockSpec, ModelSpec
-from numerics import F32, Arithmetic, hadamard
+from numerics import F32, Arithmetic, exp, hadamard, product
 from rope import rotate
 
 SOFTMAX_BLOCK = 64  # indices per step of the online softmax
@@ -67,7 +67,7 @@ class Pool:
             kv = torch.cat((before_kv, kv[..., d:]), dim=1)
             gate = torch.cat((before_gate, gate[..., d:]), dim=1)
         kv, gate = kv[first:], gate[first:]
-        return (torch.softmax(gate, dim=1) * kv).sum(1)
+        return (torch.softmax(gate.double(), dim=1) * kv.double()).sum(1).to(F32)
 
 
 def attend(ar, q, pool, slots, sink, scale, block=SOFTMAX_BLOCK) -> torch.Tensor:
@@ -87,15 +87,15 @@ def attend(ar, q, pool, slots, sink, scale, block=SOFTMAX_BLOCK) -> torch.Tensor
         for b in range(0, sc.shape[1], block):
             idx = sc[:, b : b + block]
             kv = pool[idx.clamp_min(0)].float() * (idx >= 0).unsqueeze(-1)
-            s = qc @ kv.transpose(1, 2) * scale
+            s = product(qc, kv.transpose(1, 2)) * scale
             s = s.masked_fill((idx < 0).unsqueeze(1), -torch.inf)
             new_m = torch.maximum(m, s.amax(-1))
-            rescale = torch.exp(m - new_m)
-            p = torch.exp(s - new_m.unsqueeze(-1))
-            total = total * rescale + p.sum(-1)
-            acc = acc * rescale.unsqueeze(-1) + ar.act(p).float() @ kv
+            rescale = exp(m - new_m)
+            p = exp(s - new_m.unsqueeze(-1))
+            total = total * rescale + p.double().sum(-1).to(F32)
+            acc = acc * rescale.unsqueeze(-1) + product(ar.act(p), kv)
             m = new_m
-        total = total + torch.exp(sink - m)
+        total = total + exp(sink - m)
         out.append(ar.act(acc / total.unsqueeze(-1)))
     return torch.cat(out)
 
@@ -234,12 +234,12 @@ class Attention:
         rounded = self.options.index_scores == "bf16" and self.ar.quantised
         for r in range(0, q.shape[0], ROW_CHUNK):
             rows = slice(r, r + ROW_CHUNK)
-            dots = q[rows].float() @ keys.float().T
+            dots = product(q[rows], keys.T)
             if rounded:
                 parts = torch.relu(self.ar.act(dots)) * w[rows].unsqueeze(-1)
                 out[rows] = parts.float().sum(1).to(w.dtype).float()
             else:
-                out[rows] = (torch.relu(dots) * w[rows].float().unsqueeze(-1)).sum(1)
+                out[rows] = (torch.relu(dots).double() * w[rows].double().unsqueeze(-1)).sum(1).to(F32)
         return out.masked_fill(torch.arange(keys.shape[0]) >= visible.unsqueeze(1), -torch.inf)
 
     def select_candidates(self, scores, visible):
@@ -279,7 +279,7 @@ class Attention:
         if self.options.variant != "no_inverse_rope":
             out = rotate(out, positions, self.freqs(), inverse=True)
         grouped = out.float().reshape(out.shape[0], s.o_groups, -1)
-        low = ar.act(torch.einsum("tgd,grd->tgr", grouped, self.wo_a)).flatten(1)
+        low = ar.act(product(grouped.transpose(0, 1), self.wo_a.transpose(1, 2)).transpose(0, 1)).flatten(1)
         self.options.record(self.block, "attn.low", low)
         return out, ar.linear(low, self.wo_b)
 

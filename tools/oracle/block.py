@@ -8,7 +8,7 @@ from attention import Attention
 from config import BlockSpec, ModelSpec
 from engram import EngramLayer
 from moe import Moe
-from numerics import Arithmetic
+from numerics import Arithmetic, product
 
 
 class Mixer:
@@ -36,7 +36,7 @@ class Mixer:
 def raw_mix(x, fn, eps):
     """fn (F32 [rows, 4D]) applied to the flattened stream, scaled by ONE rms over all 4D values."""
     f = x.flatten(1).float()
-    return (f @ fn.T) * torch.rsqrt(f.square().mean(-1, keepdim=True) + eps)
+    return product(f, fn.T) * torch.rsqrt(f.square().mean(-1, keepdim=True) + eps)
 
 
 def collapse(ar: Arithmetic, x, w):

@@ -119,15 +119,29 @@ def dequantise_fp4_e4m3(packed: torch.Tensor, scales: torch.Tensor) -> torch.Ten
     return (_blocks(values, block) * e4m3_decode(scales).unsqueeze(-1)).flatten(-2).to(BF16)
 
 
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Matrix product a b of fp32 values, summed in double and rounded to fp32 once.
+
+    The published kernels sum in fp32 in an order of their own, which nobody can repeat; summing in double makes a row's
+    bits independent of the rows beside it, of the machine and of its threads.
+    """
+    return (a.double() @ b.double()).to(F32)
+
+
+def exp(x: torch.Tensor) -> torch.Tensor:
+    """fp32 exponential, correctly rounded up to rare cases, so that vector and scalar code paths agree."""
+    return x.double().exp().to(F32)
+
+
 class Weight:
-    """A linear weight [out, in] as fp32 values, with what decides the arithmetic of a product with it.
+    """A linear weight [out, in] as values, with what decides the arithmetic of a product with it.
 
     kind: "quantised" (fp8 or fp4 in the file), "bf16" or "f32". k_block: width of the K slices that are summed in fp32 one
     after the other. Scales are powers of two, so applying them to the values instead of to the partial sums changes no bit.
     """
 
     def __init__(self, value: torch.Tensor, kind: str, k_block: int = 0):
-        self.value = value.to(F32)
+        self.value = value.to(torch.float64)  # exact: every stored format fits in fp32
         self.kind = kind
         self.k_block = k_block
 
@@ -154,15 +168,15 @@ class Arithmetic:
         return dequantise_fp4_e4m3(*quantise_fp4_e4m3(x)) if self.quantised else x
 
     def linear(self, x: torch.Tensor, w: Weight) -> torch.Tensor:
-        """A.7: y = x W^T. Quantised weight: A.1 on x, then A.2. bf16 weight: fp32 accumulation, bf16 result. fp32: fp32."""
+        """A.7: y = x W^T. Quantised weight: A.1 on x, then A.2. bf16 weight: one sum, bf16 result. fp32: fp32 result."""
         if w.kind == "f32":
-            return x.float() @ w.value.T
+            return product(x, w.value.T)
         if w.kind == "bf16" or not self.quantised:
-            return self.act(x.float() @ w.value.T)
+            return self.act(product(x, w.value.T))
         xq = self.fp8_roundtrip(x, self.act_block).float()
         acc = torch.zeros(*x.shape[:-1], w.value.shape[0], dtype=F32)
         for k in range(0, x.shape[-1], w.k_block):
-            acc += xq[..., k : k + w.k_block] @ w.value[:, k : k + w.k_block].T
+            acc += product(xq[..., k : k + w.k_block], w.value[:, k : k + w.k_block].T)
         return self.act(acc)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
@@ -186,4 +200,4 @@ def hadamard(x: torch.Tensor) -> torch.Tensor:
 
 def sqrt_softplus(z: torch.Tensor) -> torch.Tensor:
     """Router score: sqrt(softplus(z)), softplus(z) = z above 20."""
-    return F.softplus(z, threshold=20.0).sqrt()
+    return F.softplus(z.double(), threshold=20.0).sqrt().to(F32)
