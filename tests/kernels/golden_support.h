@@ -87,13 +87,13 @@ inline Step rows_at(const std::vector<int32_t>& positions, int pages_per_slot = 
 
 // -- comparison ------------------------------------------------------------------------------------------------------
 
-// How far two results may be apart: `ulps` roundings in at most `share` of the elements. An error below 2^-13 of the
+// How far two results may be apart: `ulps` roundings in at most `share` of the elements. An error below `floor` of the
 // largest element counts as one rounding: where a sum cancels, its own last bit says little.
 struct Bound {
   int ulps = 1;
   double share = 0.01;
+  double floor = 0x1p-13;
 };
-inline constexpr Bound kExact{0, 0};
 
 inline int ordered(bf16 code) { return code & 0x8000 ? -(code & 0x7fff) : code; }
 
@@ -110,7 +110,7 @@ inline void expect_bf16(const std::string& what, std::span<const bf16> actual, s
     if (ulps == 0) continue;
     ++off;
     const float difference = std::fabs(bf16_to_float(actual[i]) - bf16_to_float(expected[i]));
-    if (difference <= std::ldexp(largest, -13)) ulps = 1;
+    if (difference <= bound.floor * largest) ulps = 1;
     if (!(ulps <= worst_ulps)) worst_ulps = ulps, worst = i;
   }
   const double share = static_cast<double>(off) / static_cast<double>(actual.size());

@@ -30,6 +30,7 @@ struct Implementation {
 
 inline const Implementation kImplementations[] = {
     {"reference", make_reference_kernels},
+    {"cpu", [] { return make_cpu_kernels(2); }},
 };
 
 class StageTest : public ::testing::TestWithParam<Implementation> {

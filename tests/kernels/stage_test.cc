@@ -1,0 +1,170 @@
+// Every implementation against the reference, stage by stage, and against itself under other chunks, neighbours and
+// thread counts. Add an implementation to kCandidates and all of this runs on it.
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+#include "kernels/comparing_kernels.h"
+#include "kernels/random_model.h"
+
+namespace onelane::testing {
+namespace {
+
+struct Candidate {
+  const char* name;
+  std::unique_ptr<Kernels> (*make)(int threads);
+};
+const Candidate kCandidates[] = {{"cpu", make_cpu_kernels}};
+
+class CandidateTest : public ::testing::TestWithParam<Candidate> {
+ protected:
+  std::unique_ptr<Kernels> make(int threads = 2) const { return GetParam().make(threads); }
+};
+INSTANTIATE_TEST_SUITE_P(, CandidateTest, ::testing::ValuesIn(kCandidates),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+// -- schedules: who runs how many rows in each step ----------------------------------------------------------------------
+
+struct Chunk {
+  int slot, count;
+};
+using Schedule = std::vector<std::vector<Chunk>>;
+
+constexpr int kLength[RandomModel::kSlots] = {262, 140, 9};
+
+Schedule one_sequence_at_a_time() { return {{{0, kLength[0]}}, {{1, kLength[1]}}, {{2, kLength[2]}}}; }
+
+// Runs of 1, 7 and 200, several sequences in a step and not in the order of their slots, single rows around the edge of
+// the window (127, 128, 129) and around the end of the ring (134).
+Schedule mixed() {
+  return {{{1, 1}},          {{1, 7}, {0, 1}}, {{2, 1}, {0, 126}, {1, 119}}, {{0, 1}},           {{1, 1}, {0, 1}},
+          {{0, 1}, {2, 7}},  {{0, 3}, {1, 5}}, {{0, 1}},                     {{0, 1}, {1, 7}},   {{0, 1}},
+          {{2, 1}, {0, 64}}, {{0, 6}},         {{0, 56}}};
+}
+
+// Every sequence decodes; the others are its neighbours only while they last.
+Schedule one_row_at_a_time() {
+  Schedule schedule;
+  for (int position = 0; position < kLength[0]; ++position) {
+    schedule.emplace_back();
+    for (int slot = 0; slot < RandomModel::kSlots; ++slot) {
+      if (position < kLength[slot]) schedule.back().push_back({slot, 1});
+    }
+  }
+  return schedule;
+}
+
+Schedule chunks_of(int count) {
+  Schedule schedule;
+  for (int slot = 0; slot < RandomModel::kSlots; ++slot) {
+    for (int done = 0; done < kLength[slot]; done += count) {
+      schedule.push_back({{slot, std::min(count, kLength[slot] - done)}});
+    }
+  }
+  return schedule;
+}
+
+void run(const RandomModel& model, Kernels& kernels, const Schedule& schedule, Trace* trace, bool draft = false) {
+  ModelCaches caches = model.make_caches();
+  int done[RandomModel::kSlots] = {};
+  for (const std::vector<Chunk>& chunks : schedule) {
+    Step step(RandomModel::kSlots, RandomModel::kPagesPerSlot);
+    for (const Chunk& chunk : chunks) {
+      step.run(done[chunk.slot], chunk.count, chunk.slot);
+      done[chunk.slot] += chunk.count;
+    }
+    model.run(kernels, caches, step, trace, draft);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
+Trace trace_of(const RandomModel& model, Kernels& kernels, const Schedule& schedule) {
+  Trace trace;
+  run(model, kernels, schedule, &trace);
+  return trace;
+}
+
+// -- against the reference -----------------------------------------------------------------------------------------------
+
+void compare_with_reference(Kernels& candidate, const ModelOptions& options, const Schedule& schedule) {
+  const RandomModel model(options);
+  const std::unique_ptr<Kernels> reference = make_reference_kernels();
+  ComparingKernels both(*reference, candidate);
+  run(model, both, schedule, nullptr, /*draft=*/true);
+  // A choice is of discrete things by nearly continuous scores: few may fall the other way.
+  EXPECT_LE(both.choices.differing, both.choices.made / 100) << "of " << both.choices.made << " choices";
+}
+
+TEST_P(CandidateTest, AgreesWithTheReferenceOnV41) {
+  compare_with_reference(*make(), {.v41 = true}, mixed());
+}
+
+TEST_P(CandidateTest, AgreesWithTheReferenceOnV4) {
+  compare_with_reference(*make(), {.v41 = false}, mixed());
+}
+
+TEST_P(CandidateTest, AgreesWithTheReferenceOnHugeAndTinyStreams) {
+  for (const float scale : {1e12f, 1e-9f}) {
+    SCOPED_TRACE(scale);
+    compare_with_reference(*make(), {.v41 = true, .seed = 2, .embed_scale = scale}, chunks_of(70));
+    compare_with_reference(*make(), {.v41 = false, .seed = 2, .embed_scale = scale}, chunks_of(70));
+  }
+}
+
+TEST_P(CandidateTest, AgreesWithTheReferenceOnEveryNumberOfExperts) {
+  const Schedule schedule = {{{0, 3}}, {{0, 40}, {1, 5}}};
+  for (const int topk : {1, 3, 5}) {
+    SCOPED_TRACE(topk);
+    compare_with_reference(*make(), {.v41 = true, .seed = 3, .topk = topk, .normalise = topk > 1}, schedule);
+    compare_with_reference(*make(), {.v41 = false, .seed = 4, .topk = topk}, schedule);
+  }
+}
+
+// -- against itself ------------------------------------------------------------------------------------------------------
+
+TEST_P(CandidateTest, BitsDoNotDependOnChunksOrNeighbours) {
+  for (const bool v41 : {true, false}) {
+    SCOPED_TRACE(v41 ? "V4.1" : "V4");
+    const RandomModel model({.v41 = v41});
+    const std::unique_ptr<Kernels> kernels = make();
+    const Trace whole = trace_of(model, *kernels, one_sequence_at_a_time());
+    EXPECT_EQ(whole.size(), static_cast<size_t>(kLength[0] + kLength[1] + kLength[2]));
+    EXPECT_EQ(first_difference(whole, trace_of(model, *kernels, mixed())), "");
+    EXPECT_EQ(first_difference(whole, trace_of(model, *kernels, one_row_at_a_time())), "");
+    for (const int count : {2, 3, 5, 7, 33, 200}) {
+      EXPECT_EQ(first_difference(whole, trace_of(model, *kernels, chunks_of(count))), "") << "chunks of " << count;
+    }
+  }
+}
+
+TEST_P(CandidateTest, BitsDoNotDependOnThreads) {
+  for (const bool v41 : {true, false}) {
+    SCOPED_TRACE(v41 ? "V4.1" : "V4");
+    const RandomModel model({.v41 = v41, .seed = 5});
+    const Trace one = trace_of(model, *make(1), mixed());
+    for (const int threads : {2, 3, 8}) {
+      EXPECT_EQ(first_difference(one, trace_of(model, *make(threads), mixed())), "") << threads << " threads";
+    }
+  }
+}
+
+TEST_P(CandidateTest, NanStaysInItsSequence) {
+  for (const bool v41 : {true, false}) {
+    SCOPED_TRACE(v41 ? "V4.1" : "V4");
+    const RandomModel poisoned({.v41 = v41, .seed = 6, .nan_token = 17});
+    const std::unique_ptr<Kernels> kernels = make();
+    Trace clean = trace_of(poisoned, *kernels, {{{0, kLength[0]}}, {{2, kLength[2]}}});
+    Trace beside = trace_of(poisoned, *kernels, mixed());
+    // The poisoned row itself is not a number any more; its picks and experts still are choices, or the kernels would
+    // have died of them.
+    const std::vector<std::byte>& logits = beside.at({1, 3}).back().bytes;
+    float confidence;
+    std::memcpy(&confidence, logits.data(), sizeof(confidence));
+    EXPECT_TRUE(std::isnan(confidence));
+    std::erase_if(beside, [](const auto& item) { return item.first.first == 1; });
+    EXPECT_EQ(first_difference(clean, beside), "");
+  }
+}
+
+}  // namespace
+}  // namespace onelane::testing
