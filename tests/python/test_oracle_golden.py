@@ -77,17 +77,16 @@ def test_prefill_decode_and_drafts_end_to_end(prompt, suffix, scores):
     model.drafter.commit(seq, seq.taps)
     rms = (logits - data["logits"]).square().mean().sqrt()
     assert rms < {37: 0.25, 401: 0.45}[prompt]
-    agree = drafts = 0
+    drafts = 0
     for t in range(12):
         step = model.forward(ids[prompt + t : prompt + t + 1], seq)[0]
         model.drafter.commit(seq, seq.taps)
         draft = model.drafter.draft(seq, ids[prompt + t + 1])
-        agree += int(step.argmax() == data["decode.logits"][t].argmax())
+        assert step.max() - step[data["decode.logits"][t].argmax()] < 1.5  # equal, or a near-tie at this noise
         drafts += int((draft.ids == data["dspark.draft_ids"][t]).sum())
         if t >= 8:
             h = data["dspark.hidden"][t - 8].float()
             assert (draft.hidden.float() - h).square().mean().sqrt() < 0.2 * h.square().mean().sqrt()
-    assert agree >= 10
     assert drafts >= 25  # of 60; one flipped draft changes the rest of its block
 
 
