@@ -30,9 +30,9 @@ std::string message_json(const AssistantMessage& message);
 
 // Reads one complete completion (what follows the header) exactly as the published parsers do; EOS may be absent.
 // `thinking`: the completion starts inside <think>. Errors name the byte offset and what was expected there: no
-// </think>, a malformed or unclosed tag, a repeated parameter, a parameter with string="false" that is not JSON, a
-// control token inside text, text after the calls or after EOS. For output that must be served whatever it is, use
-// CompletionParser.
+// </think>, a malformed or unclosed tag, a name that runs past its tag, a repeated parameter, a parameter with
+// string="false" that is not JSON, a control token inside text, text after the calls or after EOS. For output that must
+// be served whatever it is, use CompletionParser.
 Result<AssistantMessage> parse_completion(std::string_view text, const PromptFormat& format, bool thinking);
 
 }  // namespace onelane

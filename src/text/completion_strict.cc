@@ -98,17 +98,20 @@ class StrictParser {
     ToolCall call;
     call.complete = true;
     ONELANE_TRY(need(" name=\""));
+    const size_t name_at = at_;
     ONELANE_ASSIGN(call.name, to_text(until("\">\n")));
+    ONELANE_TRY(check_name(name_at, call.name));
     call.arguments = "{";
     std::vector<std::string> names;
     // A call without parameters leaves an empty line.
     take("\n");
     while (take(parameter_open_)) {
       ONELANE_TRY(need(" name=\""));
-      const size_t name_at = at_;
+      const size_t key_at = at_;
       ONELANE_ASSIGN(const std::string name, to_text(until("\" string=\"")));
+      ONELANE_TRY(check_name(key_at, name));
       if (std::find(names.begin(), names.end(), name) != names.end()) {
-        return expected(name_at, format("a new parameter name, not {} again", dump_json_string(name)));
+        return expected(key_at, format("a new parameter name, not {} again", dump_json_string(name)));
       }
       const bool is_string = take("true\">");
       if (!is_string && !take("false\">")) return expected(at_, "true\"> or false\">");
@@ -123,6 +126,11 @@ class StrictParser {
     call.arguments += "}";
     if (!take(invoke_close_)) return expected(at_, format("{} or {}", parameter_open_, invoke_close_));
     return call;
+  }
+  // A name that runs over the end of its tag is a damaged tag.
+  Result<void> check_name(size_t at, std::string_view name) const {
+    if (name.find("\">") == std::string_view::npos && name.find(kDsmlText) == std::string_view::npos) return {};
+    return expected(at, "a name that ends inside its tag");
   }
   static Result<std::string> to_text(Result<std::string_view> view) {
     if (!view) return std::move(view).error();
