@@ -7,8 +7,38 @@ import time
 import torch
 
 import schedule
+import stages
+from pieces import enable_compile
 
 STEPS = 8
+
+
+def _gradients(trainer, batch) -> tuple[float, list[torch.Tensor]]:
+    m, ids = trainer.model, batch[0]
+    out = m.forward(ids[:, :-1], index_loss=True)
+    nll, _ = stages.head_nll(out.hidden, m.w["norm.weight"], m.w["head.weight"], ids[:, 1:].flatten(), m.spec.eps)
+    (nll.mean() + out.index_loss).backward()
+    grads = [g.grad.float().clone() for g in m.store.groups]
+    m.store.zero_grad()
+    return nll.mean().item(), grads
+
+
+def check_compiled(trainer) -> None:
+    """Loss and gradients of the compiled stages against the plain ones on the same batch and weights.
+
+    Rounding differs (a compiled stage keeps some intermediates in float32), so agreement is a matter of a few percent.
+    """
+    length = min(1024, trainer.args.max_length)
+    batch = trainer.feed.to_device(trainer.feed.local.batch(max(1, trainer.args.tokens // length), length, schedule.PHASES[1].weights, 0))
+    enable_compile(False)
+    plain, want = _gradients(trainer, batch)
+    enable_compile(True)
+    fast, got = _gradients(trainer, batch)
+    print(f"CHECK loss plain {plain:.5f} compiled {fast:.5f}", flush=True)
+    for group, a, b in zip(trainer.model.store.groups, want, got):
+        error = ((a - b).norm() / a.norm().clamp_min(1e-12)).item()
+        if error > 0.05 and a.norm() > 0:
+            print(f"CHECK gradient of {group.params[0].name} ({len(group.params)}): relative difference {error:.3f}, norm {a.norm():.2e}", flush=True)
 
 
 def _run(trainer, phase, length: int, steps: int) -> None:
@@ -28,6 +58,8 @@ def profile(args, make) -> None:
     sync = torch.cuda.synchronize if cuda else lambda: None
     seen = set()
     begin = time.time()
+    if args.compile:
+        check_compiled(trainer)
     for phase in schedule.PHASES:
         for length in {min(phase.length, args.max_length), min(phase.length * (2 if phase.long_every else 1), args.max_length)}:
             key = (length, phase.select, phase.index_loss, phase.drafter)
