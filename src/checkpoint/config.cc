@@ -18,7 +18,6 @@ using nlohmann::json;
 // Generous limits: several times the largest published member of the family, and small enough that a spec's whole
 // tensor inventory fits in memory.
 constexpr int kMaxLayers = 128;
-constexpr int kMaxDraftStages = 8;
 constexpr int kMaxWidth = 32768;  // hidden, ranks, expert width
 constexpr int kMaxVocab = 1 << 20;
 constexpr int kMaxExperts = 1024;

@@ -10,10 +10,12 @@
 
 namespace onelane {
 
+inline constexpr int kMaxDraftStages = 8;
+
 struct ConfigOptions {
   // Stages found among the checkpoint's tensor names (inventory.h). The names decide: V4 configs say 1 even when three
   // stages exist. Without them, V4 takes the entries of compress_ratios beyond the layers, V4.1
-  // num_nextn_predict_layers.
+  // num_nextn_predict_layers. 0 to kMaxDraftStages.
   std::optional<int> draft_stages;
 };
 
@@ -25,8 +27,7 @@ struct ConfigOptions {
 // quantisation blocks do not divide, more experts per token than experts, token ids beyond the vocabulary, Engram row
 // counts that are not the sum of their primes. Keys that are merely unknown are kept in ModelSpec::unknown_keys.
 //
-// Every list and size is bounded, so hostile text cannot make this allocate more than a few hundred kilobytes beyond
-// its own size.
+// Every list and size is bounded, so hostile text cannot make this allocate more than a small multiple of its own size.
 Result<ModelSpec> parse_config(std::string_view json, const ConfigOptions& options = {});
 
 // The same from DIR/config.json; messages begin with that path.

@@ -8,7 +8,6 @@
 namespace onelane {
 namespace {
 
-constexpr int kMaxDraftStages = 8;
 constexpr size_t kShown = 10;  // problems of one sort that a message lists
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
