@@ -164,7 +164,7 @@ void ComparingKernels::project_qkv(const StepRows& rows, const QkvArgs& args) {
     regions = {values("qr", Region::Kind::kBf16, args.qr, rows.count, args.wq_a.out),
                values("q", Region::Kind::kBf16, args.q, rows.count * args.heads, kHeadDim)};
   }
-  run("project_qkv", regions, {1.0 / 64, 0.05, 0.999}, [&](Kernels& k) { k.project_qkv(rows, args); });
+  run("project_qkv", regions, {1.0 / 32, 0.25, 0.999}, [&](Kernels& k) { k.project_qkv(rows, args); });
   Regions records;
   for (int row = 0; row < rows.count; ++row) add_record(records, "kv", args.kv, row);
   run("project_qkv", records, {0.13, 0.01, 0.999}, [&](Kernels& k) { k.project_qkv(rows, args); });
@@ -226,7 +226,7 @@ void ComparingKernels::commit(const StepRows& rows, const CommitArgs& args) {
 }
 
 void ComparingKernels::project_out(const StepRows& rows, const ProjectOutArgs& args) {
-  run("project_out", {values("y", Region::Kind::kBf16, args.y, rows.count, args.wo_b.out)}, {1.0 / 64, 0.05, 0.999},
+  run("project_out", {values("y", Region::Kind::kBf16, args.y, rows.count, args.wo_b.out)}, {1.0 / 32, 0.25, 0.999},
       [&](Kernels& k) { k.project_out(rows, args); });
 }
 
@@ -239,7 +239,7 @@ void ComparingKernels::route(const StepRows& rows, const RouteArgs& args) {
 }
 
 void ComparingKernels::experts(const StepRows& rows, const ExpertsArgs& args) {
-  run("experts", {values("y", Region::Kind::kBf16, args.y, rows.count, args.dim)}, {1.0 / 64, 0.05, 0.999},
+  run("experts", {values("y", Region::Kind::kBf16, args.y, rows.count, args.dim)}, {1.0 / 32, 0.25, 0.999},
       [&](Kernels& k) { k.experts(rows, args); });
 }
 

@@ -13,6 +13,7 @@ constexpr int kIndexHeads = 6;
 constexpr int kPicks = 20;
 constexpr int kBlockSize = 8;
 constexpr int kTopkBlocks = 4;
+constexpr int kCandidateWords = 2;
 constexpr int kColumns = 3;
 constexpr int kEngramWidth = 32;
 constexpr int kTableRows = 50;
@@ -40,7 +41,7 @@ struct RandomModel::Work {
         post(rows * kStreams),
         comb(rows * kStreams * kStreams),
         picks(rows * kPicks),
-        candidates(rows),
+        candidates(rows * kCandidateWords),
         ids(rows * kExperts),
         weights(rows * kExperts),
         logits(rows * kVocab),
@@ -163,7 +164,7 @@ RandomModel::Layer RandomModel::layer(int ratio, int owner) {
 
 RandomModel::RandomModel(const ModelOptions& options) : options_(options), random_(options.seed) {
   dim_ = options.v41 ? 96 : 128;
-  q_lora_ = options.v41 ? 32 : 128;
+  q_lora_ = options.v41 ? 64 : 128;
   inter_ = options.v41 ? 160 : 128;
   act_block_ = fp8_block_ = options.v41 ? 32 : 128;
   eps_ = options.v41 ? 1e-20f : 1e-6f;
@@ -289,7 +290,7 @@ void RandomModel::attention(Kernels& kernels, ModelCaches& caches, const StepRow
                          .topk_blocks = kTopkBlocks,
                          .block_size = kBlockSize,
                          .candidates = work.candidates.data(),
-                         .candidate_words = 1});
+                         .candidate_words = kCandidateWords});
     work.note("picks", work.picks, kPicks);
   }
   AttendArgs args{.q = work.q.data(),

@@ -1,7 +1,8 @@
-// Sparse attention with a sink over the window and the compressed entries (spec/model.md 3.1, 6.4), and the ring commit.
+// Sparse attention with a sink over the window and the compressed entries (spec/model.md 3.1, 6.4), and the ring
+// commit.
 //
-// A group of rows first gathers every record that any of them attends to and decodes it once; each row then holds a list
-// of places among those, in the order of its sums. So a row's bits do not depend on where its records came from.
+// A group of rows first gathers every record that any of them attends to and decodes it once; each row then holds a
+// list of places among those, in the order of its sums. So a row's bits do not depend on where its records came from.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attend.cc"
 #include "kernels/cpu/targets.h"
@@ -19,11 +20,21 @@ namespace {
 
 enum : size_t { kValueSlot = kGatherSlots, kHeadSlot };
 
-constexpr int kHeads = 4;                                  // of a work item: they share every load of a record
-constexpr int kVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;   // of output per head in registers
+constexpr int kHeads = 4;                                 // of a work item: they share every load of a record
+constexpr int kVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;  // of output per head in registers
 
-// Scores of four heads against the row's entries, then their exponentials: p [kHeads, stride] rounded to bf16, and the
-// denominators.
+// Largest of the scores [begin, begin + kAttendBlock), of which `count` in all exist; the padding behind them is -inf.
+float BlockMax(const float* scores, int begin, int count) {
+  const DF d;
+  VF most = hn::LoadU(d, scores + begin);
+  for (int t = begin + N; t < std::min(begin + kAttendBlock, padded(count)); t += N) {
+    most = hn::Max(most, hn::LoadU(d, scores + t));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, most));
+}
+
+// Scores of four heads against the row's entries, then their weights: p [kHeads, stride], rounded to bf16 against the
+// running maximum and brought to the final one, and the denominators.
 void Weigh(const AttendArgs& args, const float* const* q, int head, const bf16* values, const int32_t* list, int count,
            int stride, float* p, float* denominator) {
   const DF d;
@@ -44,15 +55,19 @@ void Weigh(const AttendArgs& args, const float* const* q, int head, const bf16* 
   for (int h = 0; h < kHeads; ++h) {
     float* row = p + h * stride;
     for (int t = count; t < padded(count); ++t) row[t] = -std::numeric_limits<float>::infinity();
-    VF most = hn::LoadU(d, row);
-    for (int t = N; t < padded(count); t += N) most = hn::Max(most, hn::LoadU(d, row + t));
-    const float max = hn::GetLane(hn::MaxOfLanes(d, most));
-    const VF vmax = hn::Set(d, max);
+    float max = -std::numeric_limits<float>::infinity();
+    for (int begin = 0; begin < count; begin += kAttendBlock) max = std::max(max, BlockMax(row, begin, count));
+    float running = -std::numeric_limits<float>::infinity();
     VF total = hn::Zero(d);
-    for (int t = 0; t < padded(count); t += N) {
-      const VF e = Exp(hn::Sub(hn::LoadU(d, row + t), vmax));
-      total = hn::Add(total, e);
-      hn::StoreU(RoundBf16(d, e), d, row + t);
+    for (int begin = 0; begin < count; begin += kAttendBlock) {
+      running = std::max(running, BlockMax(row, begin, count));
+      const VF vrunning = hn::Set(d, running);
+      const VF rescale = hn::Set(d, running == max ? 1.0f : std::exp(running - max));
+      for (int t = begin; t < std::min(begin + kAttendBlock, padded(count)); t += N) {
+        const VF e = Exp(hn::Sub(hn::LoadU(d, row + t), vrunning));
+        total = hn::MulAdd(e, rescale, total);
+        hn::StoreU(hn::Mul(RoundBf16(d, e), rescale), d, row + t);
+      }
     }
     denominator[h] = Sum(total) + std::exp(args.sink[std::min(head + h, args.heads - 1)] - max);
   }
@@ -113,12 +128,13 @@ void Attend(Context& context, const StepRows& rows, const AttendArgs& args) {
     const int count = std::min(kGatheredRows, rows.count - first);
     const Gathered gathered = gather_entries(context, rows, args, first, count);
     bf16* values = context.scratch<bf16>(kValueSlot, offset(gathered.records, kHeadDim));
-    context.parallel(gathered.records, 1, int64_t{gathered.records} * 600, [&](int, int64_t begin, int64_t end) HWY_ATTR {
-      for (int64_t i = begin; i < end; ++i) {
-        const RecordAddress& record = gathered.record[i];
-        DecodeRecord(record.format, record.data, record.scales, values + offset(i, kHeadDim));
-      }
-    });
+    context.parallel(gathered.records, 1, int64_t{gathered.records} * 600,
+                     [&](int, int64_t begin, int64_t end) HWY_ATTR {
+                       for (int64_t i = begin; i < end; ++i) {
+                         const RecordAddress& record = gathered.record[i];
+                         DecodeRecord(record.format, record.data, record.scales, values + offset(i, kHeadDim));
+                       }
+                     });
     const size_t per_thread = static_cast<size_t>(kHeads * (kHeadDim + padded(gathered.longest)));
     float* scratch = context.scratch<float>(kHeadSlot, per_thread * static_cast<size_t>(context.threads()));
     const int64_t work = int64_t{gathered.listed} * args.heads * 2 * kHeadDim;
@@ -126,9 +142,8 @@ void Attend(Context& context, const StepRows& rows, const AttendArgs& args) {
       for (int64_t i = begin; i < end; ++i) {
         const int row = static_cast<int>(i) / head_groups;
         const RowList& list = gathered.list[row];
-        AttendHeads(args, first + row, static_cast<int>(i) % head_groups * kHeads, values,
-                    gathered.places + list.begin, list.count, angles[first + row],
-                    scratch + per_thread * static_cast<size_t>(member));
+        AttendHeads(args, first + row, static_cast<int>(i) % head_groups * kHeads, values, gathered.places + list.begin,
+                    list.count, angles[first + row], scratch + per_thread * static_cast<size_t>(member));
       }
     });
   }

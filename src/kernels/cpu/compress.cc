@@ -28,8 +28,8 @@ struct Group {
 struct Pooling {
   const Compressor* compressor;
   int ratio;
-  int stored;  // wkv.out
-  float* rows; // [rows, stride]
+  int stored;   // wkv.out
+  float* rows;  // [rows, stride]
   size_t stride;
 
   const float* row(const RowRun& run, int position) const {
@@ -159,7 +159,8 @@ void Compress(Context& context, const StepRows& rows, const CompressArgs& args) 
   int part_count = 0;
   const auto add_parts = [&](const Pooling& pooling) {
     parts[part_count++] = {&pooling.compressor->wkv, pooling.rows, pooling.stride};
-    if (args.ratio > 1) parts[part_count++] = {&pooling.compressor->wgate, pooling.rows + pooling.stored, pooling.stride};
+    if (args.ratio > 1)
+      parts[part_count++] = {&pooling.compressor->wgate, pooling.rows + pooling.stored, pooling.stride};
   };
   add_parts(main);
   if (own_keys) add_parts(keys);

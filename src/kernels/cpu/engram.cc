@@ -57,7 +57,8 @@ void WriteRow(const EngramArgs& args, int64_t row, const float* projected) {
 void Engram(Context& context, const StepRows& rows, const EngramArgs& args) {
   const int inputs = args.columns * args.width;
   const int outputs = (kStreams + 1) * args.dim;
-  ONELANE_CHECK(args.wkv.in == inputs && args.wkv.out == outputs, "wkv takes the looked-up row, gives 4 keys and a value");
+  ONELANE_CHECK(args.wkv.in == inputs && args.wkv.out == outputs,
+                "wkv takes the looked-up row, gives 4 keys and a value");
   ONELANE_CHECK(args.width % kTableBlock == 0 && args.dim % kPad == 0, "widths must be whole vectors");
   bf16* values = context.scratch<bf16>(kValueSlot, offset(rows.count, inputs));
   for (int row = 0; row < rows.count; ++row) {

@@ -23,7 +23,8 @@ enum : size_t {
   kOutputSlot,
 };
 
-// -- router --------------------------------------------------------------------------------------------------------------
+// -- router
+// --------------------------------------------------------------------------------------------------------------
 
 float RouterScore(float z) { return std::sqrt(z > 20.0f ? z : std::log1p(std::exp(z))); }
 
@@ -82,7 +83,8 @@ void Route(Context& context, const StepRows& rows, const RouteArgs& args) {
   });
 }
 
-// -- experts -------------------------------------------------------------------------------------------------------------
+// -- experts
+// -------------------------------------------------------------------------------------------------------------
 
 // The (row, slot) pairs of the step, those of an expert together; the shared expert comes last, with every row.
 struct Bucket {
@@ -93,9 +95,9 @@ struct Bucket {
 struct Pairs {
   Bucket* bucket;
   int buckets;
-  float* weight;         // [pairs]
-  int32_t* of_slot;      // [rows, topk + 1] the pair of a row's slot
-  const float** x;       // [pairs] activations of the pair's row
+  float* weight;     // [pairs]
+  int32_t* of_slot;  // [rows, topk + 1] the pair of a row's slot
+  const float** x;   // [pairs] activations of the pair's row
   int count;
 };
 
@@ -178,9 +180,8 @@ void InnerValues(const ExpertsArgs& args, const Pairs& pairs, int begin, int end
     for (int from = begin; from < end; from += kChunk) {
       const int to = std::min(from + kChunk, end);
       const auto into = [&](float* out) HWY_ATTR {
-        return [=](int row, int output, int, V4 sums) HWY_ATTR {
-          hn::StoreU(RoundBf16(d4, sums), d4, out + offset(row, kChunk) + output - from);
-        };
+        return [=](int row, int output, int, V4 sums)
+                   HWY_ATTR { hn::StoreU(RoundBf16(d4, sums), d4, out + offset(row, kChunk) + output - from); };
       };
       Product(bucket.expert->w1, from, to, pairs.x + bucket.begin, count, panel, into(gate));
       Product(bucket.expert->w3, from, to, pairs.x + bucket.begin, count, panel, into(up));
@@ -216,13 +217,15 @@ void Experts(Context& context, const StepRows& rows, const ExpertsArgs& args) {
   });
 
   const Activations a = ActivationSpace(context, pairs.count, args.inter, kRow2Slot);
-  context.parallel(pairs.count, 1, int64_t{pairs.count} * args.inter * 4, [&](int, int64_t begin, int64_t end) HWY_ATTR {
-    const int shared_from = pairs.bucket[pairs.buckets - 1].begin;
-    for (int64_t pair = begin; pair < end; ++pair) {
-      const Matrix& w2 = pair >= shared_from ? args.shared.w2 : args.experts[0].w2;
-      ActivationRow(inner + offset(pair, args.inter), args.inter, w2.act_block, a.data + offset(pair, padded(args.inter)));
-    }
-  });
+  context.parallel(pairs.count, 1, int64_t{pairs.count} * args.inter * 4,
+                   [&](int, int64_t begin, int64_t end) HWY_ATTR {
+                     const int shared_from = pairs.bucket[pairs.buckets - 1].begin;
+                     for (int64_t pair = begin; pair < end; ++pair) {
+                       const Matrix& w2 = pair >= shared_from ? args.shared.w2 : args.experts[0].w2;
+                       ActivationRow(inner + offset(pair, args.inter), args.inter, w2.act_block,
+                                     a.data + offset(pair, padded(args.inter)));
+                     }
+                   });
 
   float* y = context.scratch<float>(kOutputSlot, offset(pairs.count, args.dim));
   context.parallel(args.dim, kOutputs, work, [&](int member, int64_t begin, int64_t end) HWY_ATTR {

@@ -1,7 +1,7 @@
 // The lightning indexer and its two-level selection (spec/model.md 3.4, 3.5).
 //
-// Index queries and keys are e2m1 codes, so twice a value is a small integer and the dot product of a block of 32 fits 16
-// bits. Keys are unpacked into tiles with one entry per 16-bit lane: a tile serves every head of every row.
+// Index queries and keys are e2m1 codes, so twice a value is a small integer and the dot product of a block of 32 fits
+// 16 bits. Keys are unpacked into tiles with one entry per 16-bit lane: a tile serves every head of every row.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/index.cc"
 #include "kernels/cpu/targets.h"
@@ -33,9 +33,9 @@ struct KeyTile {
 };
 
 struct Queries {
-  const int16_t* code;   // [rows, heads, 128], doubled
-  const float* scale;    // [rows, heads, 4], a quarter of the block scale (both factors of a product are doubled)
-  const float* weight;   // [rows, heads]
+  const int16_t* code;  // [rows, heads, 128], doubled
+  const float* scale;   // [rows, heads, 4], a quarter of the block scale (both factors of a product are doubled)
+  const float* weight;  // [rows, heads]
   int heads;
 };
 
@@ -54,15 +54,15 @@ void UnpackKeys(const RecordBlock& block, int first, KeyTile& tile) {
   const D16 d16;
   const hn::Repartition<uint8_t, DF> d8;
   const hn::Repartition<uint16_t, DF> du16;
-  alignas(16) static constexpr uint8_t kTwice[16] = {0, 1,   2,   3,   4,   6,   8,   12,
-                                                     0, 255, 254, 253, 252, 250, 248, 244};
+  alignas(16) static constexpr uint8_t kTwice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, 255, 254, 253, 252, 250, 248, 244};
   const auto table = hn::LoadDup128(d8, kTwice);
   const auto at_most = hn::Set(d, block.capacity - 1);
   const auto low = hn::Min(hn::Iota(d, first), at_most);
   const auto high = hn::Min(hn::Iota(d, first + N), at_most);
   const auto* data = reinterpret_cast<const int32_t*>(block.data(0));
   const auto* scales = reinterpret_cast<const int32_t*>(block.scales(0));
-  static_assert(record_data_bytes(RecordFormat::kIndexMxfp4) == 64 && record_scale_bytes(RecordFormat::kIndexMxfp4) == 4);
+  static_assert(record_data_bytes(RecordFormat::kIndexMxfp4) == 64 &&
+                record_scale_bytes(RecordFormat::kIndexMxfp4) == 4);
 
   const auto unpack = [&](auto four, int k) HWY_ATTR {
     const auto nibbles = hn::BitCast(du16, four);
@@ -159,7 +159,8 @@ HWY_INLINE void ScoreTile(const Queries& q, int row, const KeyTile& tile, float*
   for (int i = 0; i < valid; ++i) scores[i] = lanes[i];
 }
 
-// -- queries -------------------------------------------------------------------------------------------------------------
+// -- queries
+// -------------------------------------------------------------------------------------------------------------
 
 // A.3 on one head: doubled codes and quarter scales.
 void QuantiseQuery(const float* x, int16_t* code, float* scale) {
@@ -211,8 +212,7 @@ Queries MakeQueries(Context& context, const StepRows& rows, const IndexArgs& arg
   float* scales = context.scratch<float>(kQueryScaleSlot, row_heads * kBlocks);
 
   const Activations qr = MakeActivations(context, args.qr, rows.count, args.wq_b.in, args.wq_b.act_block);
-  const Activations x =
-      MakeActivations(context, args.x, rows.count, args.dim, args.weights_proj.act_block, kRow2Slot);
+  const Activations x = MakeActivations(context, args.x, rows.count, args.dim, args.weights_proj.act_block, kRow2Slot);
   TeamProduct(context, args.weights_proj, x, rows.count, ToFloat{weights, static_cast<size_t>(heads)});
   const auto head_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(kIndexDim) * heads));
   for (size_t i = 0; i < row_heads; ++i) weights[i] = round_bf16(round_bf16(weights[i]) * head_scale);
@@ -222,8 +222,9 @@ Queries MakeQueries(Context& context, const StepRows& rows, const IndexArgs& arg
   context.parallel(heads, 1, ProductWork(args.wq_b, rows.count), [&](int member, int64_t begin, int64_t end) HWY_ATTR {
     const ToFloat store{qi, static_cast<size_t>(heads) * kIndexDim};
     Product(args.wq_b, static_cast<int>(begin) * kIndexDim, static_cast<int>(end) * kIndexDim, qr.row, rows.count,
-            panels.of(member),
-            [&](int row, int output, int valid, V4 sums) HWY_ATTR { store(row, output, valid, RoundBf16(D4(), sums)); });
+            panels.of(member), [&](int row, int output, int valid, V4 sums) HWY_ATTR {
+              store(row, output, valid, RoundBf16(D4(), sums));
+            });
     for (int row = 0; row < rows.count; ++row) {
       for (int64_t head = begin; head < end; ++head) {
         const size_t at = offset(row, heads) + static_cast<size_t>(head);
@@ -237,7 +238,8 @@ Queries MakeQueries(Context& context, const StepRows& rows, const IndexArgs& arg
   return {codes, scales, weights, heads};
 }
 
-// -- selection -----------------------------------------------------------------------------------------------------------
+// -- selection
+// -----------------------------------------------------------------------------------------------------------
 
 void PublishCandidates(const IndexArgs& args, const float* scores, int visible, float* best, int32_t* keys,
                        uint32_t* bits) {
@@ -332,7 +334,8 @@ void Index(Context& context, const StepRows& rows, const IndexArgs& args) {
   for (int i = 0; i < rows.run_count; ++i) {
     const RowRun& run = rows.runs[i];
     for (int first = 0; first < run.count; first += kRowsAtOnce) {
-      IndexRows(context, rows, args, queries, run.first_row + first, std::min(kRowsAtOnce, run.count - first), run.slot);
+      IndexRows(context, rows, args, queries, run.first_row + first, std::min(kRowsAtOnce, run.count - first),
+                run.slot);
     }
   }
 }

@@ -26,7 +26,8 @@ inline constexpr int kWeightBlock = 32;
 inline constexpr int kTileRows = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 ? 2 : 6;
 inline constexpr int kPanelRows = 8;
 
-// -- four weight rows, N values at a time ------------------------------------------------------------------------------
+// -- four weight rows, N values at a time
+// ------------------------------------------------------------------------------
 
 struct Fp8Rows {
   static constexpr int kStep = kWeightBlock;
@@ -98,7 +99,8 @@ struct FloatRows {
   }
 };
 
-// -- tiles -------------------------------------------------------------------------------------------------------------
+// -- tiles
+// -------------------------------------------------------------------------------------------------------------
 
 // sums[r] = the four dot products of x[r] with the weight rows. Rows of x are padded with zeros.
 template <int R, class Rows>
@@ -172,7 +174,8 @@ HWY_INLINE void ExpandPanel(const Rows& w, int width, float* panel, int stride) 
   }
 }
 
-// -- matrices ----------------------------------------------------------------------------------------------------------
+// -- matrices
+// ----------------------------------------------------------------------------------------------------------
 
 // Destinations of a product: rows of bf16 (rounded) or float.
 struct ToBf16 {
@@ -244,7 +247,8 @@ HWY_NOINLINE void Product(const Matrix& w, int begin, int end, const float* cons
 
 inline int64_t ProductWork(const Matrix& w, int rows) { return int64_t{w.out} * w.in * rows; }
 
-// -- scratch of products -----------------------------------------------------------------------------------------------
+// -- scratch of products
+// -----------------------------------------------------------------------------------------------
 
 // Activation rows in scratch: floats and a pointer to each row.
 struct Activations {

@@ -28,9 +28,8 @@ void ProjectDown(Context& context, int rows, const QkvArgs& args, float* qr, flo
   const int q_outputs = queries ? args.wq_a.out : 0;
   const auto put = [](float* out, int width) HWY_ATTR {
     const ToFloat store{out, static_cast<size_t>(padded(width))};
-    return [store](int row, int output, int valid, V4 sums) HWY_ATTR {
-      store(row, output, valid, RoundBf16(D4(), sums));
-    };
+    return [store](int row, int output, int valid, V4 sums)
+               HWY_ATTR { store(row, output, valid, RoundBf16(D4(), sums)); };
   };
   const int64_t work = ProductWork(args.wkv, rows) * (kv_outputs + q_outputs) / kv_outputs;
   context.parallel(kv_outputs + q_outputs, kOutputs, work, [&](int member, int64_t begin, int64_t end) HWY_ATTR {
@@ -126,8 +125,8 @@ void ProjectOut(Context& context, const StepRows& rows, const ProjectOutArgs& ar
     for (int64_t from = begin; from < end;) {
       const int64_t group = from / latent;
       const int64_t to = std::min<int64_t>(end, (group + 1) * latent);
-      Product(args.wo_a, static_cast<int>(from), static_cast<int>(to), by_group + offset(group, rows.count),
-              rows.count, panels.of(member), store);
+      Product(args.wo_a, static_cast<int>(from), static_cast<int>(to), by_group + offset(group, rows.count), rows.count,
+              panels.of(member), store);
       from = to;
     }
   });
@@ -137,8 +136,7 @@ void ProjectOut(Context& context, const StepRows& rows, const ProjectOutArgs& ar
 
 void MainInput(Context& context, const StepRows& rows, const MainInputArgs& args) {
   const int dim = args.main_proj.out;
-  const Activations x =
-      MakeActivations(context, args.taps, rows.count, args.main_proj.in, args.main_proj.act_block);
+  const Activations x = MakeActivations(context, args.taps, rows.count, args.main_proj.in, args.main_proj.act_block);
   TeamProduct(context, args.main_proj, x, rows.count, ToBf16{args.main_x, static_cast<size_t>(dim)});
   float* scratch = context.scratch<float>(kLatentSlot, static_cast<size_t>(padded(dim)));
   for (int row = 0; row < rows.count; ++row) {

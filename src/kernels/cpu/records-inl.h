@@ -32,8 +32,7 @@ HWY_INLINE VF LoadE2m1(const uint8_t* packed) {
   const hn::Repartition<uint8_t, decltype(d16)> d8;
   const hn::Rebind<int8_t, DF> di8;
   const hn::Rebind<int32_t, DF> di32;
-  alignas(16) static constexpr uint8_t kTwice[16] = {0, 1,   2,   3,   4,   6,   8,   12,
-                                                     0, 255, 254, 253, 252, 250, 248, 244};
+  alignas(16) static constexpr uint8_t kTwice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, 255, 254, 253, 252, 250, 248, 244};
   const auto table = hn::Load(hn::FixedTag<uint8_t, 16>(), kTwice);
   const auto pairs = hn::PromoteTo(d16, hn::LoadU(d8h, packed));
   const auto nibbles = hn::And(hn::Or(pairs, hn::ShiftLeft<4>(pairs)), hn::Set(d16, uint16_t{0x0f0f}));

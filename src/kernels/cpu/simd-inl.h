@@ -4,11 +4,11 @@
 // and the lanes are added in a fixed tree. So the bits depend on the row and the target, never on a tile.
 #include "kernels/cpu/targets.h"
 //
-#include <hwy/contrib/math/math-inl.h>
-#include <hwy/highway.h>
-
 #include <cmath>
 #include <limits>
+
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
 
 #include "kernels/cpu/context.h"
 #include "numerics/formats.h"
@@ -33,7 +33,8 @@ using D4 = hn::FixedTag<float, 4>;
 using V4 = hn::Vec<D4>;
 inline constexpr int N = static_cast<int>(hn::MaxLanes(DF()));
 
-// -- bf16 --------------------------------------------------------------------------------------------------------------
+// -- bf16
+// --------------------------------------------------------------------------------------------------------------
 
 template <class D>
 HWY_INLINE hn::Vec<D> LoadBf16(D d, const bf16* p) {
@@ -82,7 +83,8 @@ inline HWY_ATTR void NarrowRow(const float* x, int width, bf16* out) {
   for (; i < width; ++i) out[i] = float_to_bf16(x[i]);
 }
 
-// -- sums --------------------------------------------------------------------------------------------------------------
+// -- sums
+// --------------------------------------------------------------------------------------------------------------
 
 template <class D>
 HWY_INLINE V4 AddBlocks([[maybe_unused]] D d, hn::Vec<D> v) {
@@ -129,7 +131,8 @@ inline HWY_ATTR float SumSquares(const float* x, int width) {
   return Sum(hn::Add(a, b));
 }
 
-// -- functions ---------------------------------------------------------------------------------------------------------
+// -- functions
+// ---------------------------------------------------------------------------------------------------------
 
 // e^x for x <= 0 or NaN, which stays NaN.
 HWY_INLINE VF Exp(VF x) {

@@ -41,9 +41,8 @@ inline HWY_ATTR void MixProducts(const float* fn, int width, int begin, int end,
   for (int n = begin; n < end; n += kOutputs) {
     FloatRows weights;
     for (int c = 0; c < kOutputs; ++c) weights.row[c] = fn + offset(std::min(n + c, end - 1), width);
-    TileRows(weights, width, x, rows, [&](int row, V4 sums) HWY_ATTR {
-      store(row, n, std::min(kOutputs, end - n), sums);
-    });
+    TileRows(weights, width, x, rows,
+             [&](int row, V4 sums) HWY_ATTR { store(row, n, std::min(kOutputs, end - n), sums); });
   }
 }
 

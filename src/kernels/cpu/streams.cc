@@ -14,7 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace onelane::cpu::HWY_NAMESPACE {
 namespace {
 
-// -- Sinkhorn: 4 rows of 4 values in 4 vectors ---------------------------------------------------------------------------
+// -- Sinkhorn: 4 rows of 4 values in 4 vectors
+// ---------------------------------------------------------------------------
 
 struct Square {
   V4 row[kStreams];
@@ -28,7 +29,8 @@ HWY_INLINE Square Transposed(const Square& s) {
   const auto low23 = pair(hn::InterleaveLower(d, s.row[2], s.row[3]));
   const auto high01 = pair(hn::InterleaveUpper(d, s.row[0], s.row[1]));
   const auto high23 = pair(hn::InterleaveUpper(d, s.row[2], s.row[3]));
-  return {{hn::BitCast(d, hn::InterleaveLower(d64, low01, low23)), hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23)),
+  return {{hn::BitCast(d, hn::InterleaveLower(d64, low01, low23)),
+           hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23)),
            hn::BitCast(d, hn::InterleaveLower(d64, high01, high23)),
            hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23))}};
 }
@@ -62,7 +64,8 @@ HWY_INLINE void Sinkhorn(float* comb, float eps, int iterations) {
   for (int j = 0; j < kStreams; ++j) hn::StoreU(s.row[j], d, comb + j * kStreams);
 }
 
-// -- mix -----------------------------------------------------------------------------------------------------------------
+// -- mix
+// -----------------------------------------------------------------------------------------------------------------
 
 // Everything after the products: coefficients, collapse, norm. `x`: the row's stream as floats, then scratch.
 void FinishMix(const MixArgs& args, int64_t row, float* x, const float* products) {
@@ -117,7 +120,8 @@ void MixStreams(Context& context, const StepRows& rows, const MixArgs& args) {
   });
 }
 
-// -- expand, tap, embed --------------------------------------------------------------------------------------------------
+// -- expand, tap, embed
+// --------------------------------------------------------------------------------------------------
 
 void ExpandRow(const ExpandArgs& args, int64_t row) {
   const DF d;
