@@ -51,7 +51,7 @@ class Trainer:
         if self.device.type == "cuda":
             # Operands of our float32 products are mostly bf16 values, which TF32 represents exactly.
             torch.backends.cuda.matmul.allow_tf32 = True
-            torch.cuda.set_device(self.device)
+            torch.cuda.set_device(self.device.index or 0)
         enable_compile(args.compile)
         print(f"sinkhorn kernel: {'triton' if sinkhorn.self_test(self.device) else 'plain'}", flush=True)
         self.spec = load_spec(args.model)
