@@ -3,6 +3,7 @@
 // Byte 0: generation, thinking, truncation. Byte 1: seed of the cuts. Byte '\1' in the text stands for the DSML marker
 // and
 // '\2' for a whole call, so that mutation finds deep states.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -10,6 +11,7 @@
 #include "base/check.h"
 #include "text/completion_parser.h"
 #include "text/python_json.h"
+#include "text/utf8.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace onelane;
@@ -33,6 +35,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
 
+  Utf8Stream utf8;  // as the detokeniser does: the parser's text is UTF-8
+  text = utf8.push(text);
+  text += utf8.flush();
+
   CompletionParser whole(format, thinking);
   whole.feed(text);
   whole.finish(truncated);
@@ -40,8 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   ONELANE_CHECK(message.content.find("｜DSML｜") == std::string::npos, "no marker in the content");
   ONELANE_CHECK(message.content.find("|DSML|") == std::string::npos, "no ASCII marker in the content");
   for (const ToolCall& made : message.tool_calls) {
-    ONELANE_CHECK(!made.complete || is_json(made.arguments) || !is_json(dump_json_string(text)),
-                  "complete arguments are JSON (of UTF-8 text)");
+    ONELANE_CHECK(!made.complete || is_json(made.arguments), "complete arguments are JSON");
   }
 
   CompletionParser pieces(format, thinking);
@@ -57,7 +62,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   const auto strict = parse_completion(text, format, thinking);
   if (strict && !truncated && text.find('|') == std::string::npos) {
-    ONELANE_CHECK(*strict == message, "the strict parser agrees");
+    AssistantMessage expected = *strict;
+    // The beginning of a tag at the very end is dropped.
+    const size_t cut = expected.content.size() - std::min(message.content.size(), expected.content.size());
+    if (cut > 0 && cut < kDsmlText.size() + 2) expected.content.resize(message.content.size());
+    ONELANE_CHECK(expected == message, "the strict parser agrees");
   }
   return 0;
 }

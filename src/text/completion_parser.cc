@@ -18,9 +18,9 @@ Literal match_literal(std::string_view text, std::string_view literal, bool last
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-size_t character_length(char lead) {
-  const auto byte = static_cast<unsigned char>(lead);
-  return byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+// Whether text behind a tag that was taken out could complete a marker with what stood in front of it.
+bool may_begin_marker(std::string_view text) {
+  return !text.empty() && std::string_view("</|DSML\x9C").find(text.back()) != std::string_view::npos;
 }
 
 // The value of an attribute: what the quotes behind `key` enclose; without quotes, the rest of `text`, trimmed.
@@ -95,18 +95,18 @@ bool CompletionParser::step() {
 
 // Emits the text up to the next character that may begin something, or that one character.
 void CompletionParser::take_plain_text(std::string_view rest) {
-  size_t length = std::min(rest.size(), character_length(rest.front()));
-  if (const size_t next = rest.find_first_of("<|\n\xEF", length); next != std::string_view::npos) {
-    length = next;
-  } else {
-    length = rest.size();
-  }
+  // The first byte begins nothing; the other bytes of its character are none of these.
+  const size_t length = std::min(rest.find_first_of("<|\n\xEF", 1), rest.size());
   at_ += length;
   std::string_view text = rest.substr(0, length);
   if (state_ == State::kContent && after_calls_) {
     while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
     if (text.empty()) return;
     after_calls_ = false;
+  }
+  if (state_ == State::kContent) {
+    if (seam_ && may_begin_marker(message_.content)) emit(Kind::kContent, " ");
+    seam_ = false;
   }
   emit(state_ == State::kReasoning ? Kind::kReasoning : Kind::kContent, text);
 }
@@ -285,6 +285,7 @@ bool CompletionParser::value_step(std::string_view rest) {
 }
 
 void CompletionParser::on_tag(const DsmlTag& tag) {
+  seam_ = true;
   if (tag.name == DsmlName::kOther) return;
   if (!tag.closing) {
     tag_ = tag.name;

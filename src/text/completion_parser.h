@@ -1,8 +1,8 @@
 // CompletionParser: a completion as it grows, read into reasoning, content and tool calls.
 //
 // For serving, so it never fails: what a model gets wrong is repaired or dropped, and the marker of a tool call never
-// reaches the content. A text that the strict parser accepts gives the same message here, and the message does not
-// depend on how the text was cut into pieces. Repairs:
+// reaches the content. A text that the strict parser accepts gives the same message here (but for the beginning of a
+// tag at the very end, which is dropped), and the message does not depend on how the text was cut into pieces. Repairs:
 //   - both bars, a missing or extra space in tag names, calls without the surrounding block;
 //   - a complete block of calls in reasoning that never ends: the calls count, the prose before them stays reasoning;
 //   - a parameter that says it is JSON and is not becomes a string; a repeated one is ignored;
@@ -37,8 +37,8 @@ class CompletionParser {
   // `format` must outlive this object. `thinking`: the completion starts inside <think>.
   CompletionParser(const PromptFormat& format, bool thinking);
 
-  // Takes the next piece of text and returns what became certain. Text that may still turn out to be a tag is held
-  // back, so the last characters can come with a later call. After EOS in the text, pieces are ignored.
+  // Takes the next piece of (UTF-8) text and returns what became certain. Text that may still turn out to be a tag is
+  // held back, so the last characters can come with a later call. After EOS in the text, pieces are ignored.
   std::vector<CompletionEvent> feed(std::string_view piece);
 
   // The end of the text. `truncated`: it was cut off (by a length limit), so an open call stays incomplete.
@@ -83,6 +83,7 @@ class CompletionParser {
   bool in_block_ = false;  // between the calls tag and its end
   bool call_open_ = false;
   bool after_calls_ = false;         // white space behind a block belongs to nobody
+  bool seam_ = false;                // a tag was taken out since the last content
   bool skip_close_ = false;          // a '>' directly here ends a closing tag
   DsmlName tag_ = DsmlName::kOther;  // kTag: the tag whose attributes are read
   std::string attributes_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <unordered_map>
+#include <utility>
 
 #include "base/format.h"
 
@@ -41,18 +42,17 @@ void sort_tool_results(std::vector<Message>& turns) {
       }
     }
     if (turn.role != Role::kUser || order.empty()) continue;
-    std::vector<ContentPart> results;
-    for (const ContentPart& part : turn.parts) {
-      if (part.tool_result) results.push_back(part);
+    const std::vector<ContentPart> parts = turn.parts;
+    std::vector<std::pair<size_t, size_t>> results;  // rank of the call, place among the parts
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (!parts[i].tool_result) continue;
+      const auto found = order.find(parts[i].tool_call_id);
+      results.emplace_back(found == order.end() ? 0 : found->second, i);
     }
-    const auto rank = [&](const ContentPart& part) {
-      const auto found = order.find(part.tool_call_id);
-      return found == order.end() ? size_t{0} : found->second;
-    };
-    std::stable_sort(results.begin(), results.end(), [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+    std::sort(results.begin(), results.end());
     size_t next = 0;
     for (ContentPart& part : turn.parts) {
-      if (part.tool_result) part = std::move(results[next++]);
+      if (part.tool_result) part = parts[results[next++].second];
     }
   }
 }

@@ -104,8 +104,9 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     if (parent.value->kind == JsonValue::Kind::kArray) return &parent.value->items.emplace_back(std::move(value));
     auto& members = parent.value->members;
     const auto [found, fresh] = parent.places.try_emplace(parent.key, members.size());
-    if (fresh) return &members.emplace_back(std::move(parent.key), std::move(value)).second;
-    return &(members[found->second].second = std::move(value));
+    if (!fresh) return &(members[found->second].value = std::move(value));
+    members.push_back({std::move(parent.key), std::move(value)});
+    return &members.back().value;
   }
   bool open(JsonValue::Kind kind) {
     if (open_.size() == kDeepest) {
@@ -148,10 +149,10 @@ void dump(const JsonValue& value, std::string& out) {
       break;
     case JsonValue::Kind::kObject:
       out += '{';
-      for (const auto& member : value.members) {
+      for (const JsonMember& member : value.members) {
         if (&member != &value.members.front()) out += ", ";
-        out += dump_json_string(member.first) + ": ";
-        dump(member.second, out);
+        out += dump_json_string(member.name) + ": ";
+        dump(member.value, out);
       }
       out += '}';
       break;
@@ -187,6 +188,10 @@ bool JsonValue::truthy() const {
 }
 
 Result<JsonValue> parse_json(std::string_view json) {
+  // nlohmann takes a NUL for the end of its input and would ignore what follows.
+  if (const size_t nul = json.find('\0'); nul != std::string_view::npos) {
+    return Error{ErrorCode::kInvalidArgument, format("a NUL byte at offset {}", nul)};
+  }
   Builder builder;
   if (!nlohmann::json::sax_parse(json, &builder)) return Error{ErrorCode::kInvalidArgument, builder.error};
   return std::move(builder.root);
@@ -238,6 +243,8 @@ void append_json_escaped(std::string& out, std::string_view text) {
   }
 }
 
-bool is_json(std::string_view text) { return nlohmann::json::accept(text); }
+bool is_json(std::string_view text) {
+  return text.find('\0') == std::string_view::npos && nlohmann::json::accept(text);  // see parse_json
+}
 
 }  // namespace onelane

@@ -7,19 +7,20 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/result.h"
 
 namespace onelane {
 
+struct JsonMember;
+
 struct JsonValue {
   enum class Kind { kNull, kBool, kNumber, kString, kArray, kObject };
   Kind kind = Kind::kNull;
-  std::string text;              // kString: the text; kBool, kNumber: as Python's json prints it
-  std::vector<JsonValue> items;  // kArray
-  std::vector<std::pair<std::string, JsonValue>> members;  // kObject, in order of first appearance
+  std::string text;                 // kString: the text; kBool, kNumber: as Python's json prints it
+  std::vector<JsonValue> items;     // kArray
+  std::vector<JsonMember> members;  // kObject, in order of first appearance
 
   bool is(Kind other) const { return kind == other; }
   bool is_true() const { return kind == Kind::kBool && text == "true"; }
@@ -27,6 +28,11 @@ struct JsonValue {
   const JsonValue& operator[](std::string_view key) const;
   // Python's truth value: null, false, 0, "", [] and {} are false.
   bool truthy() const;
+};
+
+struct JsonMember {
+  std::string name;
+  JsonValue value;
 };
 
 // Parses JSON text. A repeated key keeps its first place and its last value, as in Python; integers keep all digits.

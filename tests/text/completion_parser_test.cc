@@ -233,7 +233,7 @@ TEST(CompletionParser, AgreesWithTheStrictParser) {
     const PromptFormat& format = newer ? kPromptFormatV41 : kPromptFormatV4;
     // ASCII markers are plain text to the strict parser only.
     const std::string text = random_completion();
-    RC_PRE(text.find('|') == std::string::npos);
+    RC_PRE(text.find('|') == std::string::npos && !text.ends_with("｜DSML"));
     if (const auto strict = parse_completion(text, format, thinking))
       RC_ASSERT(parse(text, thinking, false, format) == *strict);
   }));

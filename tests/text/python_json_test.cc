@@ -38,6 +38,9 @@ TEST(PythonJson, RefusesWithAPlace) {
     EXPECT_FALSE(value.error().message.empty());
     EXPECT_FALSE(is_json(json)) << json;
   }
+  const std::string_view hidden("1\0.5", 4);
+  EXPECT_FALSE(parse_json(hidden));
+  EXPECT_FALSE(is_json(hidden));
   EXPECT_NE(parse_json("[1,\n x]").error().message.find("line 2"), std::string::npos);
 }
 
