@@ -7,9 +7,12 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/chat.h"
+#include "cli/encode.h"
 #include "cli/generate.h"
 #include "cli/inspect.h"
+#include "cli/parse.h"
 #include "cli/score.h"
+#include "cli/tokenize.h"
 
 namespace onelane {
 namespace {
@@ -97,6 +100,58 @@ void add_inspect(Subcommands& commands, InspectOptions& options) {
   app.add_option("--bandwidth", options.bandwidth_gb_s, "memory bandwidth in GB/s")->capture_default_str();
 }
 
+void add_tokenize(Subcommands& commands, TokenizeCommand& command) {
+  CLI::App& app =
+      commands.add("tokenize", "token ids of a text (stdin without -p, --file or --jsonl)", [&command, &commands] {
+        command.has_prompt = commands.app.get_subcommand("tokenize")->count("--prompt") > 0;
+        return run_tokenize(command);
+      });
+  auto* tokenizer = app.add_option_group("tokenizer");
+  tokenizer->add_option("-m,--model", command.dir, "model directory: its tokenizer.json is used")->type_name("DIR");
+  tokenizer->add_option("--tokenizer", command.tokenizer, "a tokenizer.json")->type_name("F");
+  tokenizer->require_option(1);
+  auto* source = app.add_option_group("text");
+  source->add_option("-p,--prompt", command.prompt, "the text")->type_name("TEXT");
+  source->add_option("--file", command.file, "read it from a file, - for stdin")->type_name("F");
+  source->add_option("--jsonl", command.jsonl, "one JSON string a line, one array of ids a line; - for stdin")
+      ->type_name("F");
+  source->require_option(0, 1);
+  auto* output = app.add_option_group("output");
+  output->add_flag("--ids", command.ids, "print the ids alone, on one line");
+  output->add_flag("--json", command.json, "print one array of id, token, text and special");
+  output->require_option(0, 1);
+}
+
+// -m or --format: which generation's prompt grammar applies.
+void add_format(CLI::App& app, std::string& dir, std::string& name) {
+  auto* source = app.add_option_group("generation");
+  source->add_option("-m,--model", dir, "model directory: config.json names the generation")->type_name("DIR");
+  source->add_option("--format", name, "the generation, without a model directory")
+      ->check(CLI::IsMember({"v4", "v41"}));
+  source->require_option(1);
+}
+
+void add_encode(Subcommands& commands, EncodeCommand& command) {
+  CLI::App& app =
+      commands.add("encode", "a chat request (JSON) to its prompt text", [&command] { return run_encode(command); });
+  add_format(app, command.dir, command.format);
+  app.add_option("--file", command.file, "the request: messages, tools, thinking_mode, ...; stdin without it")
+      ->type_name("F");
+  auto* mode = app.add_option_group("mode");
+  mode->add_flag("--thinking", command.thinking, "thinking mode, whatever the request says");
+  mode->add_flag("--chat", command.chat, "chat mode, whatever the request says");
+  mode->require_option(0, 1);
+}
+
+void add_parse(Subcommands& commands, ParseCommand& command) {
+  CLI::App& app =
+      commands.add("parse", "completion text to a message (JSON)", [&command] { return run_parse(command); });
+  add_format(app, command.dir, command.format);
+  app.add_option("--file", command.file, "the completion; stdin without it")->type_name("F");
+  app.add_flag("--chat,!--thinking", command.chat, "the completion starts as content, not inside <think>");
+  app.add_flag("--strict", command.strict, "refuse malformed text instead of repairing it");
+}
+
 int run(int argc, char** argv) {
   CLI::App app("onelane: DeepSeek-V4.1-Flash and V4-Flash for one impatient user");
   app.require_subcommand(1);
@@ -108,12 +163,18 @@ int run(int argc, char** argv) {
   ChatCommand chat;
   ScoreCommand score;
   InspectOptions inspect;
+  TokenizeCommand tokenize;
+  EncodeCommand encode;
+  ParseCommand parse;
   chat.options.max_tokens = 1024;
   chat.options.sampling = {.temperature = 0.6f, .top_p = 0.95f, .seed = 0};
   add_generate(commands, generate);
   add_chat(commands, chat);
   add_score(commands, score);
   add_inspect(commands, inspect);
+  add_tokenize(commands, tokenize);
+  add_encode(commands, encode);
+  add_parse(commands, parse);
 
   try {
     app.parse(argc, argv);

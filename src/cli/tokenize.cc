@@ -1,5 +1,6 @@
 #include "cli/tokenize.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <string_view>
 
