@@ -138,12 +138,12 @@ void Attend(Context& context, const StepRows& rows, const AttendArgs& args) {
     const size_t per_thread = static_cast<size_t>(kHeads * (kHeadDim + padded(gathered.longest)));
     float* scratch = context.scratch<float>(kHeadSlot, per_thread * static_cast<size_t>(context.threads()));
     const int64_t work = int64_t{gathered.listed} * args.heads * 2 * kHeadDim;
-    context.parallel(int64_t{count} * head_groups, 1, work, [&](int member, int64_t begin, int64_t end) HWY_ATTR {
+    context.parallel(int64_t{count} * head_groups, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
       for (int64_t i = begin; i < end; ++i) {
         const int row = static_cast<int>(i) / head_groups;
         const RowList& list = gathered.list[row];
         AttendHeads(args, first + row, static_cast<int>(i) % head_groups * kHeads, values, gathered.places + list.begin,
-                    list.count, angles[first + row], scratch + per_thread * static_cast<size_t>(member));
+                    list.count, angles[first + row], scratch + per_thread * static_cast<size_t>(share));
       }
     });
   }

@@ -69,7 +69,7 @@ void ProjectParts(Context& context, const CompressArgs& args, int rows, const Pa
   const Panels panels = MakePanels(context, args.dim);
   int64_t outputs = 0;
   for (int i = 0; i < count; ++i) outputs += parts[i].matrix->out;
-  context.parallel(outputs, kOutputs, outputs * args.dim * rows, [&](int member, int64_t begin, int64_t end) HWY_ATTR {
+  context.parallel(outputs, kOutputs, outputs * args.dim * rows, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
     int64_t first = 0;
     for (int i = 0; i < count; ++i) {
       const int64_t last = first + parts[i].matrix->out;
@@ -77,7 +77,7 @@ void ProjectParts(Context& context, const CompressArgs& args, int rows, const Pa
       const int64_t to = std::min(end, last);
       if (from < to) {
         Product(*parts[i].matrix, static_cast<int>(from - first), static_cast<int>(to - first), x.row, rows,
-                panels.of(member), ToFloat{parts[i].out, parts[i].stride});
+                panels.of(share), ToFloat{parts[i].out, parts[i].stride});
       }
       first = last;
     }
@@ -195,8 +195,8 @@ void Compress(Context& context, const StepRows& rows, const CompressArgs& args) 
     if (args.wk) {
       ONELANE_CHECK(args.wk.out == kIndexDim && args.wk.in == kHeadDim && args.wk.act_block == 0, "wk takes a latent");
       made = context.scratch<float>(kKeySlot, offset(count, kIndexDim));
-      TeamProduct(context, args.wk, Activations{latent_rows, latents, kHeadDim}, count,
-                  ToFloat{made, static_cast<size_t>(kIndexDim)});
+      SharedProduct(context, args.wk, Activations{latent_rows, latents, kHeadDim}, count,
+                    ToFloat{made, static_cast<size_t>(kIndexDim)});
     }
     context.parallel(count, 1, work, [&](int, int64_t begin, int64_t end) HWY_ATTR {
       const DF d;

@@ -70,7 +70,7 @@ void Engram(Context& context, const StepRows& rows, const EngramArgs& args) {
   }
   const Activations x = MakeActivations(context, values, rows.count, inputs, args.wkv.act_block);
   float* projected = context.scratch<float>(kProjectedSlot, offset(rows.count, outputs));
-  TeamProduct(context, args.wkv, x, rows.count, [&](int row, int output, int, V4 sums) HWY_ATTR {
+  SharedProduct(context, args.wkv, x, rows.count, [&](int row, int output, int, V4 sums) HWY_ATTR {
     hn::StoreU(RoundBf16(D4(), sums), D4(), projected + offset(row, outputs) + output);
   });
   context.parallel(rows.count, 1, int64_t{rows.count} * args.dim * 40, [&](int, int64_t begin, int64_t end) HWY_ATTR {

@@ -63,15 +63,15 @@ void Route(Context& context, const StepRows& rows, const RouteArgs& args) {
   float* scores = context.scratch<float>(kScoreSlot, offset(rows.count, experts));
   float* biased = context.scratch<float>(kBiasedSlot, offset(context.threads(), experts));
   const Activations x = MakeActivations(context, args.x, rows.count, args.dim, args.gate.act_block);
-  TeamProduct(context, args.gate, x, rows.count, ToFloat{scores, static_cast<size_t>(experts)});
+  SharedProduct(context, args.gate, x, rows.count, ToFloat{scores, static_cast<size_t>(experts)});
   const int64_t work = int64_t{rows.count} * experts * (40 + args.topk);
-  context.parallel(rows.count, 1, work, [&](int member, int64_t begin, int64_t end) HWY_ATTR {
+  context.parallel(rows.count, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
     for (int64_t row = begin; row < end; ++row) {
       float* s = scores + offset(row, experts);
       for (int e = 0; e < experts; ++e) s[e] = RouterScore(s[e]);
       int32_t* ids = args.ids + offset(row, args.topk);
       if (args.tid2eid == nullptr) {
-        Choose(s, args, biased + offset(member, experts), ids);
+        Choose(s, args, biased + offset(share, experts), ids);
       } else {
         for (int k = 0; k < args.topk; ++k) {
           ids[k] = static_cast<int32_t>(args.tid2eid[offset(rows.token[row], args.topk) + static_cast<size_t>(k)]);
@@ -211,9 +211,9 @@ void Experts(Context& context, const StepRows& rows, const ExpertsArgs& args) {
   float* spaces = context.scratch<float>(kSpaceSlot, space * static_cast<size_t>(context.threads()));
   const int64_t work = int64_t{pairs.count} * args.dim * args.inter;
   // Every thread takes its share of every expert's outputs, so that an expert with many rows burdens all alike.
-  context.parallel(args.inter, kOutputs, 2 * work, [&](int member, int64_t begin, int64_t end) HWY_ATTR {
-    InnerValues(args, pairs, static_cast<int>(begin), static_cast<int>(end), panels.of(member),
-                spaces + space * static_cast<size_t>(member), inner);
+  context.parallel(args.inter, kOutputs, 2 * work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
+    InnerValues(args, pairs, static_cast<int>(begin), static_cast<int>(end), panels.of(share),
+                spaces + space * static_cast<size_t>(share), inner);
   });
 
   const Activations a = ActivationSpace(context, pairs.count, args.inter, kRow2Slot);
@@ -228,12 +228,12 @@ void Experts(Context& context, const StepRows& rows, const ExpertsArgs& args) {
                    });
 
   float* y = context.scratch<float>(kOutputSlot, offset(pairs.count, args.dim));
-  context.parallel(args.dim, kOutputs, work, [&](int member, int64_t begin, int64_t end) HWY_ATTR {
+  context.parallel(args.dim, kOutputs, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
     const D4 d4;
     for (int b = 0; b < pairs.buckets; ++b) {
       const Bucket& bucket = pairs.bucket[b];
       Product(bucket.expert->w2, static_cast<int>(begin), static_cast<int>(end), a.row + bucket.begin,
-              bucket.end - bucket.begin, panels.of(member), [&](int row, int output, int, V4 sums) HWY_ATTR {
+              bucket.end - bucket.begin, panels.of(share), [&](int row, int output, int, V4 sums) HWY_ATTR {
                 hn::StoreU(RoundBf16(d4, sums), d4, y + offset(bucket.begin + row, args.dim) + output);
               });
     }

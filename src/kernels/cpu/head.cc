@@ -44,7 +44,7 @@ void Head(Context& context, const StepRows& rows, const HeadArgs& args) {
     if (args.hidden != nullptr) NarrowRow(hidden, dim, args.hidden + offset(i, dim));
     RmsNormRow(hidden, args.norm, dim, args.norm_eps);
   }
-  TeamProduct(context, args.head, h, args.count, ToFloat{args.logits, static_cast<size_t>(args.head.out)});
+  SharedProduct(context, args.head, h, args.count, ToFloat{args.logits, static_cast<size_t>(args.head.out)});
 }
 
 void Markov(Context& context, const MarkovArgs& args) {
@@ -53,7 +53,7 @@ void Markov(Context& context, const MarkovArgs& args) {
                 "the confidence head reads hidden and embedding");
   const bf16* embedded = args.w1 + offset(args.prev, args.rank);
   const Activations x = MakeActivations(context, embedded, 1, args.rank, 0);
-  TeamProduct(context, args.w2, x, 1, [&](int, int output, int valid, V4 sums) HWY_ATTR {
+  SharedProduct(context, args.w2, x, 1, [&](int, int output, int valid, V4 sums) HWY_ATTR {
     float* logits = args.logits + output;
     if (valid == kOutputs) return hn::StoreU(hn::Add(hn::LoadU(D4(), logits), sums), D4(), logits);
     alignas(16) float lanes[4];

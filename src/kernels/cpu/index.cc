@@ -213,16 +213,16 @@ Queries MakeQueries(Context& context, const StepRows& rows, const IndexArgs& arg
 
   const Activations qr = MakeActivations(context, args.qr, rows.count, args.wq_b.in, args.wq_b.act_block);
   const Activations x = MakeActivations(context, args.x, rows.count, args.dim, args.weights_proj.act_block, kRow2Slot);
-  TeamProduct(context, args.weights_proj, x, rows.count, ToFloat{weights, static_cast<size_t>(heads)});
+  SharedProduct(context, args.weights_proj, x, rows.count, ToFloat{weights, static_cast<size_t>(heads)});
   const auto head_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(kIndexDim) * heads));
   for (size_t i = 0; i < row_heads; ++i) weights[i] = round_bf16(round_bf16(weights[i]) * head_scale);
 
   const RopeAngles* angles = context.row_angles(*args.rope, rows);
   const Panels panels = MakePanels(context, args.wq_b.in);
-  context.parallel(heads, 1, ProductWork(args.wq_b, rows.count), [&](int member, int64_t begin, int64_t end) HWY_ATTR {
+  context.parallel(heads, 1, ProductWork(args.wq_b, rows.count), [&](int share, int64_t begin, int64_t end) HWY_ATTR {
     const ToFloat store{qi, static_cast<size_t>(heads) * kIndexDim};
     Product(args.wq_b, static_cast<int>(begin) * kIndexDim, static_cast<int>(end) * kIndexDim, qr.row, rows.count,
-            panels.of(member), [&](int row, int output, int valid, V4 sums) HWY_ATTR {
+            panels.of(share), [&](int row, int output, int valid, V4 sums) HWY_ATTR {
               store(row, output, valid, RoundBf16(D4(), sums));
             });
     for (int row = 0; row < rows.count; ++row) {
@@ -288,8 +288,8 @@ void IndexRows(Context& context, const StepRows& rows, const IndexArgs& args, co
     auto* tiles = context.scratch<KeyTile>(kTileSlot, static_cast<size_t>(context.threads()));
     const int64_t all_tiles = int64_t{pages} * tiles_per_page;
     const int64_t work = all_tiles * T * (int64_t{count} * args.heads * 4 + 64);
-    context.parallel(all_tiles, 1, work, [&](int member, int64_t begin, int64_t end) HWY_ATTR {
-      KeyTile& tile = tiles[member];
+    context.parallel(all_tiles, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
+      KeyTile& tile = tiles[share];
       for (int64_t i = begin; i < end; ++i) {
         const int page = static_cast<int>(i) / tiles_per_page;
         const int in_page = static_cast<int>(i) % tiles_per_page * T;
@@ -308,8 +308,8 @@ void IndexRows(Context& context, const StepRows& rows, const IndexArgs& args, co
 
   // Per thread: keys to select by and, for the blocks, their scores.
   auto* order = context.scratch<int32_t>(kOrderSlot, offset(2 * context.threads(), stride));
-  context.parallel(count, 1, int64_t{count} * most * 12, [&](int member, int64_t begin, int64_t end) HWY_ATTR {
-    int32_t* keys = order + offset(2 * member, stride);
+  context.parallel(count, 1, int64_t{count} * most * 12, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
+    int32_t* keys = order + offset(2 * share, stride);
     auto* block_scores = reinterpret_cast<float*>(keys + stride);
     for (int64_t i = begin; i < end; ++i) {
       const int row = first + static_cast<int>(i);

@@ -283,7 +283,7 @@ inline HWY_ATTR Activations MakeActivations(Context& context, const bf16* x, int
 struct Panels {
   float* data;
   size_t stride;
-  float* of(int member) const { return data + static_cast<size_t>(member) * stride; }
+  float* of(int share) const { return data + static_cast<size_t>(share) * stride; }
 };
 inline Panels MakePanels(Context& context, int width) {
   const size_t stride = PanelFloats(width);
@@ -292,10 +292,10 @@ inline Panels MakePanels(Context& context, int width) {
 
 // The whole product, cut over the outputs.
 template <class Store>
-HWY_INLINE void TeamProduct(Context& context, const Matrix& w, const Activations& x, int rows, const Store& store) {
+HWY_INLINE void SharedProduct(Context& context, const Matrix& w, const Activations& x, int rows, const Store& store) {
   const Panels panels = MakePanels(context, w.in);
-  context.parallel(w.out, kOutputs, ProductWork(w, rows), [&](int member, int64_t begin, int64_t end) HWY_ATTR {
-    Product(w, static_cast<int>(begin), static_cast<int>(end), x.row, rows, panels.of(member), store);
+  context.parallel(w.out, kOutputs, ProductWork(w, rows), [&](int share, int64_t begin, int64_t end) HWY_ATTR {
+    Product(w, static_cast<int>(begin), static_cast<int>(end), x.row, rows, panels.of(share), store);
   });
 }
 

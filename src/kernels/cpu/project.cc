@@ -32,10 +32,10 @@ void ProjectDown(Context& context, int rows, const QkvArgs& args, float* qr, flo
                HWY_ATTR { store(row, output, valid, RoundBf16(D4(), sums)); };
   };
   const int64_t work = ProductWork(args.wkv, rows) * (kv_outputs + q_outputs) / kv_outputs;
-  context.parallel(kv_outputs + q_outputs, kOutputs, work, [&](int member, int64_t begin, int64_t end) HWY_ATTR {
+  context.parallel(kv_outputs + q_outputs, kOutputs, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
     const int from = static_cast<int>(begin);
     const int to = static_cast<int>(end);
-    float* panel = panels.of(member);
+    float* panel = panels.of(share);
     if (from < kv_outputs) {
       Product(args.wkv, from, std::min(to, kv_outputs), for_kv.row, rows, panel, put(kv, kv_outputs));
     }
@@ -84,11 +84,11 @@ void ProjectQkv(Context& context, const StepRows& rows, const QkvArgs& args) {
   const size_t head_floats = offset(rows.count, kHeadDim);
   float* head_space = context.scratch<float>(kHeadSlot, head_floats * static_cast<size_t>(context.threads()));
   const int64_t work = ProductWork(args.wq_b, rows.count);
-  context.parallel(args.heads, 1, work, [&](int member, int64_t begin, int64_t end) HWY_ATTR {
-    float* space = head_space + head_floats * static_cast<size_t>(member);
+  context.parallel(args.heads, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
+    float* space = head_space + head_floats * static_cast<size_t>(share);
     for (int64_t head = begin; head < end; ++head) {
       const int first = static_cast<int>(head) * kHeadDim;
-      Product(args.wq_b, first, first + kHeadDim, latents.row, rows.count, panels.of(member),
+      Product(args.wq_b, first, first + kHeadDim, latents.row, rows.count, panels.of(share),
               [&](int row, int output, int, V4 sums) HWY_ATTR {
                 hn::StoreU(RoundBf16(D4(), sums), D4(), space + offset(row, kHeadDim) + output - first);
               });
@@ -121,23 +121,23 @@ void ProjectOut(Context& context, const StepRows& rows, const ProjectOutArgs& ar
   const Panels panels = MakePanels(context, std::max(width, args.wo_b.in));
   const ToBf16 store{latents, static_cast<size_t>(args.wo_a.out)};
   const int64_t work = ProductWork(args.wo_a, rows.count);
-  context.parallel(args.wo_a.out, kOutputs, work, [&](int member, int64_t begin, int64_t end) HWY_ATTR {
+  context.parallel(args.wo_a.out, kOutputs, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
     for (int64_t from = begin; from < end;) {
       const int64_t group = from / latent;
       const int64_t to = std::min<int64_t>(end, (group + 1) * latent);
       Product(args.wo_a, static_cast<int>(from), static_cast<int>(to), by_group + offset(group, rows.count), rows.count,
-              panels.of(member), store);
+              panels.of(share), store);
       from = to;
     }
   });
   const Activations y = MakeActivations(context, latents, rows.count, args.wo_b.in, args.wo_b.act_block, kRow2Slot);
-  TeamProduct(context, args.wo_b, y, rows.count, ToBf16{args.y, static_cast<size_t>(args.wo_b.out)});
+  SharedProduct(context, args.wo_b, y, rows.count, ToBf16{args.y, static_cast<size_t>(args.wo_b.out)});
 }
 
 void MainInput(Context& context, const StepRows& rows, const MainInputArgs& args) {
   const int dim = args.main_proj.out;
   const Activations x = MakeActivations(context, args.taps, rows.count, args.main_proj.in, args.main_proj.act_block);
-  TeamProduct(context, args.main_proj, x, rows.count, ToBf16{args.main_x, static_cast<size_t>(dim)});
+  SharedProduct(context, args.main_proj, x, rows.count, ToBf16{args.main_x, static_cast<size_t>(dim)});
   float* scratch = context.scratch<float>(kLatentSlot, static_cast<size_t>(padded(dim)));
   for (int row = 0; row < rows.count; ++row) {
     WidenRow(args.main_x + offset(row, dim), dim, scratch);
