@@ -20,8 +20,9 @@ namespace {
 
 enum : size_t { kValueSlot = kGatherSlots, kHeadSlot };
 
-constexpr int kHeads = 4;                                 // of a work item: they share every load of a record
-constexpr int kVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;  // of output per head in registers
+// Heads of a work item share every load of a record: four, or two where four would leave threads without work.
+constexpr int kMostHeads = 4;
+constexpr int kAccumulators = HWY_TARGET == HWY_AVX3 ? 16 : 8;  // vectors of output in registers
 
 // Largest of the scores [begin, begin + kAttendBlock), of which `count` in all exist; the padding behind them is -inf.
 float BlockMax(const float* scores, int begin, int count) {
@@ -35,6 +36,7 @@ float BlockMax(const float* scores, int begin, int count) {
 
 // Scores of four heads against the row's entries, then their weights: p [kHeads, stride], rounded to bf16 against the
 // running maximum and brought to the final one, and the denominators.
+template <int kHeads>
 void Weigh(const AttendArgs& args, const float* const* q, int head, const bf16* values, const int32_t* list, int count,
            int stride, float* p, float* denominator) {
   const DF d;
@@ -44,7 +46,7 @@ void Weigh(const AttendArgs& args, const float* const* q, int head, const bf16* 
     Bf16Rows entries;
     for (int c = 0; c < kOutputs; ++c) entries.row[c] = values + offset(list[std::min(t + c, count - 1)], kHeadDim);
     V4 sums[kHeads];
-    if constexpr (kTileRows >= kHeads) {
+    if constexpr (kTileRows >= kHeads || kHeads == 2) {
       Tile<kHeads>(entries, kHeadDim, q, sums);
     } else {
       Tile<2>(entries, kHeadDim, q, sums);
@@ -74,8 +76,10 @@ void Weigh(const AttendArgs& args, const float* const* q, int head, const bf16* 
 }
 
 // out[h] [512] = sum_t p[h][t] * value[t], t ascending.
+template <int kHeads>
 void Accumulate(const bf16* values, const int32_t* list, int count, const float* p, int stride, float* out) {
   const DF d;
+  constexpr int kVectors = kAccumulators / kHeads;
   for (int at = 0; at < kHeadDim; at += kVectors * N) {
     VF acc[kHeads][kVectors];
     for (int h = 0; h < kHeads; ++h) {
@@ -96,6 +100,7 @@ void Accumulate(const bf16* values, const int32_t* list, int count, const float*
   }
 }
 
+template <int kHeads>
 void AttendHeads(const AttendArgs& args, int row, int head, const bf16* values, const int32_t* list, int count,
                  const RopeAngles& angles, float* scratch) {
   const DF d;
@@ -110,8 +115,8 @@ void AttendHeads(const AttendArgs& args, int row, int head, const bf16* values, 
     q[h] = q_data + h * kHeadDim;
   }
   float denominator[kHeads];
-  Weigh(args, q, head, values, list, count, stride, p, denominator);
-  Accumulate(values, list, count, p, stride, q_data);
+  Weigh<kHeads>(args, q, head, values, list, count, stride, p, denominator);
+  Accumulate<kHeads>(values, list, count, p, stride, q_data);
   for (int h = 0; h < std::min(kHeads, args.heads - head); ++h) {
     float* out = q_data + h * kHeadDim;
     const VF total = hn::Set(d, denominator[h]);
@@ -121,9 +126,27 @@ void AttendHeads(const AttendArgs& args, int row, int head, const bf16* values, 
   }
 }
 
+// Rows [first, first + count), kHeads heads at a time.
+template <int kHeads>
+void AttendRows(Context& context, const AttendArgs& args, const Gathered& gathered, const bf16* values,
+                const RopeAngles* angles, int first, int count) {
+  const int head_groups = (args.heads + kHeads - 1) / kHeads;
+  const size_t per_thread = static_cast<size_t>(kHeads * (kHeadDim + padded(gathered.longest)));
+  float* scratch = context.scratch<float>(kHeadSlot, per_thread * static_cast<size_t>(context.threads()));
+  const int64_t work = int64_t{gathered.listed} * args.heads * 2 * kHeadDim;
+  context.parallel(int64_t{count} * head_groups, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
+    for (int64_t i = begin; i < end; ++i) {
+      const int row = static_cast<int>(i) / head_groups;
+      const RowList& list = gathered.list[row];
+      AttendHeads<kHeads>(args, first + row, static_cast<int>(i) % head_groups * kHeads, values,
+                          gathered.places + list.begin, list.count, angles[first + row],
+                          scratch + per_thread * static_cast<size_t>(share));
+    }
+  });
+}
+
 void Attend(Context& context, const StepRows& rows, const AttendArgs& args) {
   const RopeAngles* angles = context.row_angles(*args.rope, rows);
-  const int head_groups = (args.heads + kHeads - 1) / kHeads;
   for (int first = 0; first < rows.count; first += kGatheredRows) {
     const int count = std::min(kGatheredRows, rows.count - first);
     const Gathered gathered = gather_entries(context, rows, args, first, count);
@@ -135,17 +158,11 @@ void Attend(Context& context, const StepRows& rows, const AttendArgs& args) {
                          DecodeRecord(record.format, record.data, record.scales, values + offset(i, kHeadDim));
                        }
                      });
-    const size_t per_thread = static_cast<size_t>(kHeads * (kHeadDim + padded(gathered.longest)));
-    float* scratch = context.scratch<float>(kHeadSlot, per_thread * static_cast<size_t>(context.threads()));
-    const int64_t work = int64_t{gathered.listed} * args.heads * 2 * kHeadDim;
-    context.parallel(int64_t{count} * head_groups, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
-      for (int64_t i = begin; i < end; ++i) {
-        const int row = static_cast<int>(i) / head_groups;
-        const RowList& list = gathered.list[row];
-        AttendHeads(args, first + row, static_cast<int>(i) % head_groups * kHeads, values, gathered.places + list.begin,
-                    list.count, angles[first + row], scratch + per_thread * static_cast<size_t>(share));
-      }
-    });
+    if (count * ((args.heads + kMostHeads - 1) / kMostHeads) >= context.threads()) {
+      AttendRows<kMostHeads>(context, args, gathered, values, angles, first, count);
+    } else {
+      AttendRows<2>(context, args, gathered, values, angles, first, count);
+    }
   }
 }
 
