@@ -15,7 +15,8 @@ RopeFrequencies make_rope_frequencies(double base, double factor, double beta_fa
   const double low = std::max(std::floor(correction(beta_fast)), 0.0);
   const double high = std::min(std::ceil(correction(beta_slow)), kRopeDim - 1.0);
   for (int i = 0; i < kRopeDim / 2; ++i) {
-    const auto plain = static_cast<float>(1.0 / std::pow(base, 2.0 * i / kRopeDim));
+    // Single precision on purpose, twice rounded: the published tables, which the model was trained with, are made so.
+    const float plain = 1.0f / std::pow(static_cast<float>(base), static_cast<float>(2 * i) / kRopeDim);
     table.frequency[i] = plain;
     if (factor <= 1.0) continue;
     const auto ramp = static_cast<float>(std::clamp((i - low) / std::max(high - low, 0.001), 0.0, 1.0));

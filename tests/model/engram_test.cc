@@ -35,16 +35,16 @@ TEST(Engram, MultipliersOfThePublishedModel) {
   const auto addresses = EngramAddresses::create(published(), identity(99092));
   ASSERT_TRUE(addresses);
   EXPECT_THAT(std::vector<int64_t>(addresses->multipliers(0).begin(), addresses->multipliers(0).end()),
-              testing::ElementsAre(76632096046245, 4839876093313, 35959672319349, 73987337458391));
+              ::testing::ElementsAre(76632096046245, 4839876093313, 35959672319349, 73987337458391));
   EXPECT_THAT(std::vector<int64_t>(addresses->multipliers(1).begin(), addresses->multipliers(1).end()),
-              testing::ElementsAre(67716810739261, 51510806800915, 30921347202721, 82619226485591));
+              ::testing::ElementsAre(67716810739261, 51510806800915, 30921347202721, 82619226485591));
 }
 
 TEST(Engram, ATokenizerOfAnotherSizeIsRefused) {
   const auto addresses = EngramAddresses::create(published(), identity(99091));
   ASSERT_FALSE(addresses);
-  EXPECT_THAT(addresses.error().message, testing::HasSubstr("99092"));
-  EXPECT_THAT(addresses.error().message, testing::HasSubstr("99091"));
+  EXPECT_THAT(addresses.error().message, ::testing::HasSubstr("99092"));
+  EXPECT_THAT(addresses.error().message, ::testing::HasSubstr("99091"));
 }
 
 TEST(Engram, RowsEqualTheGoldenOnesHoweverTheTextIsCut) {

@@ -95,7 +95,7 @@ Guided run_guided(Kernels& kernels, const Model& model, int prompt, Fault fault)
   return {guided.rms, guided.router_differences};
 }
 
-class GoldenV41 : public testing::TestWithParam<const char*> {
+class GoldenV41 : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     ONELANE_SKIP_WITHOUT(kDir);
@@ -109,16 +109,16 @@ class GoldenV41 : public testing::TestWithParam<const char*> {
 
 TEST_P(GoldenV41, EveryLayerOfPrompt37) {
   const Guided run = run_guided(*kernels_, *model_, 37, Fault::kNone);
-  EXPECT_THAT(run.rms, testing::SizeIs(6));
-  EXPECT_THAT(run.rms, testing::Each(testing::Lt(3e-3)));
-  EXPECT_THAT(run.router_differences, testing::Each(0));
+  EXPECT_THAT(run.rms, ::testing::SizeIs(6));
+  EXPECT_THAT(run.rms, ::testing::Each(::testing::Lt(3e-3)));
+  EXPECT_THAT(run.router_differences, ::testing::Each(0));
 }
 
 TEST_P(GoldenV41, EveryLayerOfPrompt401) {
   const Guided run = run_guided(*kernels_, *model_, 401, Fault::kNone);
-  EXPECT_THAT(run.rms, testing::SizeIs(6));
-  EXPECT_THAT(run.rms, testing::Each(testing::Lt(2e-2)));
-  EXPECT_THAT(run.router_differences, testing::Each(testing::Le(4)));  // 2 between two correct runs; see its README
+  EXPECT_THAT(run.rms, ::testing::SizeIs(6));
+  EXPECT_THAT(run.rms, ::testing::Each(::testing::Lt(2e-2)));
+  EXPECT_THAT(run.router_differences, ::testing::Each(::testing::Le(4)));  // 2 between two correct runs; see its README
 }
 
 TEST_P(GoldenV41, FaultsFailTheLimits) {
@@ -148,7 +148,7 @@ TEST_P(GoldenV41, EndToEndLogitsStayNearTheReference) {
   EXPECT_LT(rms_difference(std::span(logits).subspan(prefill.size()), decode), 0.8);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, GoldenV41, testing::Values("reference", "cpu"),
+INSTANTIATE_TEST_SUITE_P(Kernels, GoldenV41, ::testing::Values("reference", "cpu"),
                          [](const auto& parameter) { return std::string(parameter.param); });
 
 }  // namespace
