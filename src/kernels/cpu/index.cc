@@ -17,189 +17,216 @@ HWY_BEFORE_NAMESPACE();
 namespace onelane::cpu::HWY_NAMESPACE {
 namespace {
 
-enum : size_t { kQuerySlot = kStageSlot, kCodeSlot, kQueryScaleSlot, kWeightSlot, kTileSlot, kScoreSlot, kOrderSlot };
+enum : size_t { kQuerySlot = kStageSlot, kHeadSlot, kWeightSlot, kTileSlot, kScoreSlot, kOrderSlot };
 
-constexpr int kBlock = 32;
+constexpr int kBlock = 32;  // values that share a scale: as e2m1 codes, 16 bytes
 constexpr int kBlocks = kIndexDim / kBlock;
-constexpr int kRowsAtOnce = 64;  // bounds the scores kept
-constexpr int T = 2 * N;         // entries of a tile
+constexpr int kRowsAtOnce = 64;       // bounds the scores kept
+constexpr int kVectorBlocks = N / 4;  // 16-byte blocks in a vector
+constexpr int kParts = kBlocks / kVectorBlocks;
+constexpr int kGroups = 4;  // of eight entries, in a tile
+constexpr int kTileEntries = 8 * kGroups;
 using D16 = hn::Repartition<int16_t, DF>;
 
-// Keys of T entries: key[k] holds value k, doubled, of entry i in the lower half of word i and of entry N + i in the
-// upper half. scale[b]: of block b for the entries 0..N-1, then the rest.
+// Keys of 32 entries, values doubled. Block b of a vector belongs to block b of the part's scale blocks; its eight
+// lanes are the group's entries 0, 4, 1, 5, 2, 6, 3, 7. Vector k of a part holds value k of every block.
 struct KeyTile {
-  alignas(64) int16_t key[kIndexDim][T];
-  alignas(64) float scale[kBlocks][T];
+  alignas(64) int16_t key[kGroups][kParts][kBlock][2 * N];
+  alignas(64) float scale[kGroups][2][kParts][N];  // of entries 0-3 and of 4-7: block, then entry
 };
 
+// Heads of all rows in the layout of the keys: every value repeated for the eight entries, scales for four.
+struct QueryHead {
+  alignas(64) int16_t code[kParts][kBlock][2 * N];
+  alignas(64) float scale[kParts][N];  // a quarter of the block's (both factors of a product are doubled)
+};
 struct Queries {
-  const int16_t* code;  // [rows, heads, 128], doubled
-  const float* scale;   // [rows, heads, 4], a quarter of the block scale (both factors of a product are doubled)
-  const float* weight;  // [rows, heads]
+  QueryHead* head;  // [rows, heads]
+  float* weight;    // [rows, heads]
   int heads;
 };
 
-// Block scale floats of the low byte of each lane.
 HWY_INLINE VF E8m0(hn::Vec<DI> code) {
   const DI d;
-  const DF df;
   const auto normal = hn::ShiftLeft<23>(code);
   const auto least = hn::IfThenElse(hn::Eq(code, hn::Zero(d)), hn::Set(d, 0x00400000), normal);
-  return hn::BitCast(df, hn::IfThenElse(hn::Eq(code, hn::Set(d, 255)), hn::Set(d, 0x7fc00000), least));
+  return hn::BitCast(DF(), hn::IfThenElse(hn::Eq(code, hn::Set(d, int32_t{kE8m0Nan})), hn::Set(d, 0x7fc00000), least));
 }
 
 // `first`: of the tile's entries in the block; those past its end repeat the last.
 void UnpackKeys(const RecordBlock& block, int first, KeyTile& tile) {
-  const DI d;
+  const DU d;
   const D16 d16;
   const hn::Repartition<uint8_t, DF> d8;
   const hn::Repartition<uint16_t, DF> du16;
+  const hn::Repartition<uint64_t, DF> d64;
   alignas(16) static constexpr uint8_t kTwice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, 255, 254, 253, 252, 250, 248, 244};
   const auto table = hn::LoadDup128(d8, kTwice);
-  const auto at_most = hn::Set(d, block.capacity - 1);
-  const auto low = hn::Min(hn::Iota(d, first), at_most);
-  const auto high = hn::Min(hn::Iota(d, first + N), at_most);
-  const auto* data = reinterpret_cast<const int32_t*>(block.data(0));
-  const auto* scales = reinterpret_cast<const int32_t*>(block.scales(0));
-  static_assert(record_data_bytes(RecordFormat::kIndexMxfp4) == 64 &&
-                record_scale_bytes(RecordFormat::kIndexMxfp4) == 4);
+  const auto lower_half = hn::Set(d, 0xffffu);
 
-  const auto unpack = [&](auto four, int k) HWY_ATTR {
-    const auto nibbles = hn::BitCast(du16, four);
-    const auto put = [&](int i, auto shifted) HWY_ATTR {
-      const auto at = hn::And(shifted, hn::Set(du16, uint16_t{0x0f00}));
-      const auto twice = hn::BitCast(d16, hn::TableLookupBytes(table, hn::BitCast(d8, at)));
-      hn::Store(hn::ShiftRight<8>(twice), d16, tile.key[k + i]);
-    };
-    put(0, hn::ShiftLeft<8>(nibbles));
-    put(1, hn::ShiftLeft<4>(nibbles));
-    put(2, nibbles);
-    put(3, hn::ShiftRight<4>(nibbles));
-  };
-  const auto lower_half = hn::Set(d, 0xffff);
-  for (int word = 0; word < 16; ++word) {
-    const auto offset_bytes = hn::Set(d, 4 * word);
-    const auto a = hn::GatherOffset(d, data, hn::Add(hn::ShiftLeft<6>(low), offset_bytes));
-    const auto b = hn::GatherOffset(d, data, hn::Add(hn::ShiftLeft<6>(high), offset_bytes));
-    unpack(hn::Or(hn::And(a, lower_half), hn::ShiftLeft<16>(b)), 8 * word);
-    unpack(hn::Or(hn::And(hn::ShiftRight<16>(a), lower_half), hn::AndNot(lower_half, b)), 8 * word + 4);
-  }
-  const DF df;
-  const auto byte = hn::Set(d, 0xff);
-  auto a = hn::GatherOffset(d, scales, hn::ShiftLeft<2>(low));
-  auto b = hn::GatherOffset(d, scales, hn::ShiftLeft<2>(high));
-  for (int i = 0; i < kBlocks; ++i) {
-    hn::Store(E8m0(hn::And(a, byte)), df, tile.scale[i]);
-    hn::Store(E8m0(hn::And(b, byte)), df, tile.scale[i] + N);
-    a = hn::ShiftRight<8>(a);
-    b = hn::ShiftRight<8>(b);
-  }
-}
-
-// Adds the heads [head, head + H) of one row to the scores of a tile, in order.
-template <int H>
-HWY_INLINE void AddHeads(const Queries& q, size_t row_head, const KeyTile& tile, VF& low, VF& high) {
-  const DF d;
-  const DI di;
-  const D16 d16;
-  const int16_t* code = q.code + row_head * kIndexDim;
-  VF dot_low[H];
-  VF dot_high[H];
-  for (int h = 0; h < H; ++h) dot_low[h] = dot_high[h] = hn::Zero(d);
-  for (int block = 0; block < kBlocks; ++block) {
-    hn::Vec<D16> sum[H];
-    for (int h = 0; h < H; ++h) sum[h] = hn::Zero(d16);
-    for (int k = block * kBlock; k < (block + 1) * kBlock; ++k) {
-      const auto key = hn::Load(d16, tile.key[k]);
-      for (int h = 0; h < H; ++h) {
-        sum[h] = hn::Add(sum[h], hn::Mul(key, hn::Set(d16, code[static_cast<size_t>(h) * kIndexDim + k])));
+  for (int group = 0; group < kGroups; ++group) {
+    const uint8_t* record[8];
+    alignas(16) uint8_t scales[2][4 * kBlocks];
+    for (int i = 0; i < 8; ++i) {
+      const int index = std::min(first + 8 * group + i, block.capacity - 1);
+      record[i] = block.data(index);
+      const uint8_t* codes = block.scales(index);
+      for (int b = 0; b < kBlocks; ++b) scales[i / 4][4 * b + i % 4] = codes[b];
+    }
+    for (int half = 0; half < 2; ++half) {
+      const hn::Rebind<uint8_t, DF> codes;
+      for (int part = 0; part < kParts; ++part) {
+        const VF scale = E8m0(hn::PromoteTo(DI(), hn::LoadU(codes, scales[half] + part * N)));
+        hn::Store(scale, DF(), tile.scale[group][half][part]);
       }
     }
-    const VF key_low = hn::Load(d, tile.scale[block]);
-    const VF key_high = hn::Load(d, tile.scale[block] + N);
-    for (int h = 0; h < H; ++h) {
-      // Two exact products rather than one of the product of the scales, which may leave the range of a float.
-      const VF scale = hn::Set(d, q.scale[(row_head + h) * kBlocks + block]);
-      const auto words = hn::BitCast(di, sum[h]);
-      const VF part_low = hn::ConvertTo(d, hn::ShiftRight<16>(hn::ShiftLeft<16>(words)));
-      const VF part_high = hn::ConvertTo(d, hn::ShiftRight<16>(words));
-      dot_low[h] = hn::Add(dot_low[h], hn::Mul(hn::Mul(part_low, scale), key_low));
-      dot_high[h] = hn::Add(dot_high[h], hn::Mul(hn::Mul(part_high, scale), key_high));
+    for (int part = 0; part < kParts; ++part) {
+      // The four words of every block, one word of four entries per block: a transposition inside blocks.
+      using Word = hn::Vec<DU>;
+      const auto words = [&](const uint8_t* const* r, Word* word) HWY_ATTR {
+        Word row[4];
+        for (int i = 0; i < 4; ++i) row[i] = hn::BitCast(d, hn::LoadU(d8, r[i] + part * 4 * N));
+        const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, row[0], row[1]));
+        const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, row[2], row[3]));
+        const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, row[0], row[1]));
+        const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, row[2], row[3]));
+        word[0] = hn::BitCast(d, hn::InterleaveLower(d64, low01, low23));
+        word[1] = hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23));
+        word[2] = hn::BitCast(d, hn::InterleaveLower(d64, high01, high23));
+        word[3] = hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23));
+      };
+      Word a[4];
+      Word b[4];
+      words(record, a);
+      words(record + 4, b);
+      const auto unpack = [&](Word four, int k) HWY_ATTR {
+        const auto nibbles = hn::BitCast(du16, four);
+        const auto put = [&](int i, auto shifted) HWY_ATTR {
+          const auto at = hn::And(shifted, hn::Set(du16, uint16_t{0x0f00}));
+          const auto twice = hn::BitCast(d16, hn::TableLookupBytes(table, hn::BitCast(d8, at)));
+          hn::Store(hn::ShiftRight<8>(twice), d16, tile.key[group][part][k + i]);
+        };
+        put(0, hn::ShiftLeft<8>(nibbles));
+        put(1, hn::ShiftLeft<4>(nibbles));
+        put(2, nibbles);
+        put(3, hn::ShiftRight<4>(nibbles));
+      };
+      for (int word = 0; word < 4; ++word) {
+        unpack(hn::Or(hn::And(a[word], lower_half), hn::ShiftLeft<16>(b[word])), 8 * word);
+        unpack(hn::Or(hn::ShiftRight<16>(a[word]), hn::AndNot(lower_half, b[word])), 8 * word + 4);
+      }
     }
-  }
-  const VF zero = hn::Zero(d);
-  for (int h = 0; h < H; ++h) {
-    const VF weight = hn::Set(d, q.weight[row_head + h]);
-    // A NaN passes: it is not below 0.
-    const auto relu = [&](VF v) HWY_ATTR { return hn::IfThenElse(hn::Lt(v, zero), zero, v); };
-    low = hn::Add(low, hn::Mul(relu(dot_low[h]), weight));
-    high = hn::Add(high, hn::Mul(relu(dot_high[h]), weight));
   }
 }
 
+// sum += the blocks of v in order.
+template <class D>
+HWY_INLINE void AddInOrder([[maybe_unused]] D d, hn::Vec<D> v, V4& sum) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    sum = hn::Add(sum, v);
+  } else {
+    const hn::Half<D> half;
+    AddInOrder(half, hn::LowerHalf(half, v), sum);
+    AddInOrder(half, hn::UpperHalf(half, v), sum);
+  }
+}
+
+// Scores of one row against a tile, heads in order.
 HWY_INLINE void ScoreTile(const Queries& q, int row, const KeyTile& tile, float* scores, int valid) {
   const DF d;
-  VF low = hn::Zero(d);
-  VF high = hn::Zero(d);
-  size_t head = offset(row, q.heads);
-  const size_t end = head + static_cast<size_t>(q.heads);
-  for (; head + 4 <= end; head += 4) AddHeads<4>(q, head, tile, low, high);
-  for (; head < end; ++head) AddHeads<1>(q, head, tile, low, high);
-  const VF none = hn::Set(d, -std::numeric_limits<float>::infinity());
-  low = hn::IfThenElse(hn::IsNaN(low), none, low);
-  high = hn::IfThenElse(hn::IsNaN(high), none, high);
-  if (valid == T) {
-    hn::StoreU(low, d, scores);
-    hn::StoreU(high, d, scores + N);
-    return;
+  const D4 d4;
+  const DI di;
+  const D16 d16;
+  const V4 zero = hn::Zero(d4);
+  V4 sums[kGroups][2];
+  for (auto& sum : sums) sum[0] = sum[1] = zero;
+  for (int h = 0; h < q.heads; ++h) {
+    const QueryHead& head = q.head[offset(row, q.heads) + static_cast<size_t>(h)];
+    V4 dots[kGroups][2];
+    for (auto& dot : dots) dot[0] = dot[1] = zero;
+    for (int part = 0; part < kParts; ++part) {
+      hn::Vec<D16> acc[kGroups];
+      for (auto& sum : acc) sum = hn::Zero(d16);
+      for (int k = 0; k < kBlock; ++k) {
+        const auto code = hn::Load(d16, head.code[part][k]);
+        for (int group = 0; group < kGroups; ++group) {
+          acc[group] = hn::Add(acc[group], hn::Mul(code, hn::Load(d16, tile.key[group][part][k])));
+        }
+      }
+      // Two exact products rather than one by the product of the scales, which may leave the range of a float.
+      const VF scale = hn::Load(d, head.scale[part]);
+      for (int group = 0; group < kGroups; ++group) {
+        const auto words = hn::BitCast(di, acc[group]);
+        const VF low = hn::ConvertTo(d, hn::ShiftRight<16>(hn::ShiftLeft<16>(words)));
+        const VF high = hn::ConvertTo(d, hn::ShiftRight<16>(words));
+        AddInOrder(d, hn::Mul(hn::Mul(low, scale), hn::Load(d, tile.scale[group][0][part])), dots[group][0]);
+        AddInOrder(d, hn::Mul(hn::Mul(high, scale), hn::Load(d, tile.scale[group][1][part])), dots[group][1]);
+      }
+    }
+    const V4 weight = hn::Set(d4, q.weight[offset(row, q.heads) + static_cast<size_t>(h)]);
+    for (int group = 0; group < kGroups; ++group) {
+      for (int half = 0; half < 2; ++half) {
+        const V4 dot = dots[group][half];
+        // A NaN passes: it is not below 0.
+        const V4 relu = hn::IfThenElse(hn::Lt(dot, zero), zero, dot);
+        sums[group][half] = hn::Add(sums[group][half], hn::Mul(relu, weight));
+      }
+    }
   }
-  alignas(64) float lanes[T];
-  hn::Store(low, d, lanes);
-  hn::Store(high, d, lanes + N);
-  for (int i = 0; i < valid; ++i) scores[i] = lanes[i];
+  const V4 none = hn::Set(d4, -std::numeric_limits<float>::infinity());
+  alignas(64) float lanes[kTileEntries];
+  for (int i = 0; i < kTileEntries / 4; ++i) {
+    const V4 sum = sums[i / 2][i % 2];
+    hn::Store(hn::IfThenElse(hn::IsNaN(sum), none, sum), d4, lanes + 4 * i);
+  }
+  std::memcpy(scores, lanes, static_cast<size_t>(valid) * sizeof(float));
 }
 
 // -- queries
 // -------------------------------------------------------------------------------------------------------------
 
-// A.3 on one head: doubled codes and quarter scales.
-void QuantiseQuery(const float* x, int16_t* code, float* scale) {
+// A.3 on one head.
+void QuantiseQuery(const float* x, QueryHead& head) {
   const DF d;
   const DI di;
   const hn::Rebind<int16_t, DF> d16;
   constexpr float kFloor = kE2m1Max * std::numeric_limits<float>::min();
   for (int block = 0; block < kBlocks; ++block) {
-    const float* part = x + block * kBlock;
+    const float* values = x + block * kBlock;
+    const int part = block / kVectorBlocks;
+    const int lane = block % kVectorBlocks;
+    alignas(64) int16_t code[kBlock] = {};
+    float scale = std::numeric_limits<float>::quiet_NaN();
     VF amax = hn::Zero(d);
     bool finite = true;
     for (int i = 0; i < kBlock; i += N) {
-      const VF magnitude = hn::Abs(hn::LoadU(d, part + i));
+      const VF magnitude = hn::Abs(hn::LoadU(d, values + i));
       finite = finite && hn::AllTrue(d, hn::Le(magnitude, hn::Set(d, std::numeric_limits<float>::max())));
       amax = hn::Max(amax, magnitude);
     }
-    if (!finite) {
-      scale[block] = std::numeric_limits<float>::quiet_NaN();
-      std::memset(code + block * kBlock, 0, sizeof(int16_t) * kBlock);
-      continue;
+    if (finite) {
+      const uint8_t exponent = ceil_e8m0(std::max(hn::GetLane(hn::MaxOfLanes(d, amax)), kFloor) * (1.0f / kE2m1Max));
+      scale = e8m0_to_float(exponent) * 0.25f;
+      const VF inverse = hn::Set(d, 1.0f / e8m0_to_float(exponent));
+      for (int i = 0; i < kBlock; i += N) {
+        const VF v = hn::Mul(hn::LoadU(d, values + i), inverse);
+        const VF magnitude = hn::Abs(v);
+        // Steps of twice the value at the midpoints of A.5.
+        const auto over = [&](float bound, float step) HWY_ATTR {
+          return hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(d, bound)), hn::Set(d, step));
+        };
+        const auto from = [&](float bound, float step) HWY_ATTR {
+          return hn::IfThenElseZero(hn::Ge(magnitude, hn::Set(d, bound)), hn::Set(d, step));
+        };
+        VF twice = hn::Add(hn::Add(over(0.25f, 1), from(0.75f, 1)), hn::Add(over(1.25f, 1), from(1.75f, 1)));
+        twice = hn::Add(twice, hn::Add(hn::Add(over(2.5f, 2), from(3.5f, 2)), over(5.0f, 4)));
+        const auto whole = hn::ConvertTo(di, hn::CopySign(twice, v));
+        hn::Store(hn::DemoteTo(d16, whole), d16, code + i);
+      }
     }
-    const uint8_t exponent = ceil_e8m0(std::max(hn::GetLane(hn::MaxOfLanes(d, amax)), kFloor) * (1.0f / kE2m1Max));
-    scale[block] = e8m0_to_float(exponent) * 0.25f;
-    const VF inverse = hn::Set(d, 1.0f / e8m0_to_float(exponent));
-    for (int i = 0; i < kBlock; i += N) {
-      const VF v = hn::Mul(hn::LoadU(d, part + i), inverse);
-      const VF magnitude = hn::Abs(v);
-      // Steps of twice the value at the midpoints of A.5.
-      const auto over = [&](float bound, float step) HWY_ATTR {
-        return hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(d, bound)), hn::Set(d, step));
-      };
-      const auto from = [&](float bound, float step) HWY_ATTR {
-        return hn::IfThenElseZero(hn::Ge(magnitude, hn::Set(d, bound)), hn::Set(d, step));
-      };
-      VF twice = hn::Add(hn::Add(over(0.25f, 1), from(0.75f, 1)), hn::Add(over(1.25f, 1), from(1.75f, 1)));
-      twice = hn::Add(twice, hn::Add(hn::Add(over(2.5f, 2), from(3.5f, 2)), over(5.0f, 4)));
-      const auto whole = hn::ConvertTo(di, hn::CopySign(twice, v));
-      hn::StoreU(hn::DemoteTo(d16, whole), d16, code + block * kBlock + i);
-    }
+    const hn::FixedTag<int16_t, 8> eight;
+    for (int k = 0; k < kBlock; ++k) hn::Store(hn::Set(eight, code[k]), eight, head.code[part][k] + 8 * lane);
+    hn::Store(hn::Set(D4(), scale), D4(), head.scale[part] + 4 * lane);
   }
 }
 
@@ -208,8 +235,7 @@ Queries MakeQueries(Context& context, const StepRows& rows, const IndexArgs& arg
   const size_t row_heads = offset(rows.count, heads);
   float* qi = context.scratch<float>(kQuerySlot, row_heads * kIndexDim);
   float* weights = context.scratch<float>(kWeightSlot, row_heads);
-  auto* codes = context.scratch<int16_t>(kCodeSlot, row_heads * kIndexDim);
-  float* scales = context.scratch<float>(kQueryScaleSlot, row_heads * kBlocks);
+  auto* queries = context.scratch<QueryHead>(kHeadSlot, row_heads);
 
   const Activations qr = MakeActivations(context, args.qr, rows.count, args.wq_b.in, args.wq_b.act_block);
   const Activations x = MakeActivations(context, args.x, rows.count, args.dim, args.weights_proj.act_block, kRow2Slot);
@@ -231,11 +257,11 @@ Queries MakeQueries(Context& context, const StepRows& rows, const IndexArgs& arg
         float* q = qi + at * kIndexDim;
         RopeRow(q, kIndexDim, angles[row]);
         if (args.hadamard) Hadamard(q);
-        QuantiseQuery(q, codes + at * kIndexDim, scales + at * kBlocks);
+        QuantiseQuery(q, queries[at]);
       }
     }
   });
-  return {codes, scales, weights, heads};
+  return {queries, weights, heads};
 }
 
 // -- selection
@@ -277,7 +303,7 @@ void IndexRows(Context& context, const StepRows& rows, const IndexArgs& args, co
                   "the candidate bits of a row are too few");
   }
   const int per_page = args.keys.per_page;
-  const int tiles_per_page = (per_page + T - 1) / T;
+  const int tiles_per_page = (per_page + kTileEntries - 1) / kTileEntries;
   const int pages = (most + per_page - 1) / per_page;
   ONELANE_CHECK(pages <= rows.pages_per_slot, "an entry beyond the sequence's page table");
   const int stride = padded(pages * per_page);
@@ -287,17 +313,17 @@ void IndexRows(Context& context, const StepRows& rows, const IndexArgs& args, co
   if (scored(first + count - 1)) {
     auto* tiles = context.scratch<KeyTile>(kTileSlot, static_cast<size_t>(context.threads()));
     const int64_t all_tiles = int64_t{pages} * tiles_per_page;
-    const int64_t work = all_tiles * T * (int64_t{count} * args.heads * 4 + 64);
+    const int64_t work = all_tiles * kTileEntries * (int64_t{count} * args.heads * 4 + 64);
     context.parallel(all_tiles, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
       KeyTile& tile = tiles[share];
       for (int64_t i = begin; i < end; ++i) {
         const int page = static_cast<int>(i) / tiles_per_page;
-        const int in_page = static_cast<int>(i) % tiles_per_page * T;
+        const int in_page = static_cast<int>(i) % tiles_per_page * kTileEntries;
         const int entry = page * per_page + in_page;
         if (entry >= most) break;
         const int32_t number = rows.page_table[offset(slot, rows.pages_per_slot) + static_cast<size_t>(page)];
         UnpackKeys(args.keys.block(number), in_page, tile);
-        const int valid = std::min(T, per_page - in_page);
+        const int valid = std::min(kTileEntries, per_page - in_page);
         for (int row = first; row < first + count; ++row) {
           if (visible(row) <= entry || !scored(row)) continue;
           ScoreTile(queries, row, tile, scores + offset(row - first, stride) + entry, valid);
