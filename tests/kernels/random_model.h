@@ -53,6 +53,21 @@ class RandomModel {
   void run(Kernels& kernels, ModelCaches& caches, Step& step, Trace* trace, bool draft = false) const;
 
  private:
+  static constexpr int kHeads = 5;
+  static constexpr int kGroups = 1;
+  static constexpr int kOLora = 128;
+  static constexpr int kExperts = 5;
+  static constexpr int kIndexHeads = 6;
+  static constexpr int kPicks = 20;
+  static constexpr int kBlockSize = 8;
+  static constexpr int kTopkBlocks = 4;
+  static constexpr int kCandidateWords = 2;
+  static constexpr int kColumns = 3;
+  static constexpr int kEngramWidth = 32;
+  static constexpr int kTableRows = 50;
+  static constexpr int kRank = 21;
+  static constexpr int kDraftBlock = 5;
+
   struct Expert {
     Weight w1, w2, w3;
     ExpertWeights weights() const { return {w1.matrix, w2.matrix, w3.matrix}; }

@@ -1,5 +1,6 @@
 // Every implementation against the reference, stage by stage, and against itself under other chunks, neighbours and
 // thread counts. Add an implementation to kCandidates and all of this runs on it.
+#include <cmath>
 #include <cstring>
 
 #include <gtest/gtest.h>
@@ -118,6 +119,66 @@ TEST_P(CandidateTest, AgreesWithTheReferenceOnEveryNumberOfExperts) {
     SCOPED_TRACE(topk);
     compare_with_reference(*make(), {.v41 = true, .seed = 3, .topk = topk, .normalise = topk > 1}, schedule);
     compare_with_reference(*make(), {.v41 = false, .seed = 4, .topk = topk}, schedule);
+  }
+}
+
+// -- the indexer, exact
+// ---------------------------------------------------------------------------------------------------
+
+// With projections that have one input per output, queries and weights are the same to the bit whatever the order of
+// sums; then so are scores, picks and candidates. Ties are frequent: keys repeat.
+TEST_P(CandidateTest, PicksAreExact) {
+  constexpr int kHeads = 7;
+  constexpr int kWide = kHeads * kIndexDim;
+  constexpr int kDim = 32;
+  Random random(11);
+  const Weight wq_b = bf16_weight(kWide, kWide, diagonal(1));
+  const Weight weights_proj =
+      bf16_weight(kHeads, kDim, [](int o, int k) { return o == k ? (o % 3 == 2 ? -0.7f : 1.3f) : 0; });
+  Step step(2, 3);
+  step.run(0, 1, 1).run(317, 67, 0);
+  const StepRows rows = step.rows();
+  const Array<bf16> x = random.bf16s(rows.count * kDim);
+  const Array<bf16> qr = random.bf16s(rows.count * kWide, 3);
+  const std::unique_ptr<Kernels> reference = make_reference_kernels();
+  const std::unique_ptr<Kernels> candidate = make();
+  for (const int ratio : {1, 2, 4}) {
+    const Pages keys(RecordFormat::kIndexMxfp4, step.pages(), ratio);
+    std::vector<std::vector<float>> kinds;
+    for (int i = 0; i < 40; ++i) kinds.push_back(random.floats(kIndexDim, std::ldexp(1.0f, i % 9 - 4)));
+    kinds[7][100] = NAN;
+    for (int entry = 0; entry < 384 / ratio; ++entry) keys.set(rows, 0, entry, kinds[entry * entry % 40]);
+    keys.set(rows, 1, 0, kinds[1]);
+    for (const auto mode :
+         {IndexArgs::Candidates::kNone, IndexArgs::Candidates::kPublish, IndexArgs::Candidates::kApply}) {
+      for (const int topk : {1, 20, 96, 500}) {
+        Array<int32_t> picks[2] = {Array<int32_t>(rows.count * topk), Array<int32_t>(rows.count * topk)};
+        Array<uint32_t> candidates[2] = {Array<uint32_t>(rows.count * 2, 0x55adb6f7u),
+                                         Array<uint32_t>(rows.count * 2, 0x55adb6f7u)};
+        for (int i = 0; i < 2; ++i) {
+          (i == 0 ? *reference : *candidate)
+              .index(rows, {.x = x.data(),
+                            .qr = qr.data(),
+                            .dim = kDim,
+                            .wq_b = wq_b.matrix,
+                            .weights_proj = weights_proj.matrix,
+                            .heads = kHeads,
+                            .ratio = ratio,
+                            .hadamard = ratio == 4,
+                            .rope = &table_b(),
+                            .keys = keys.cache,
+                            .topk = topk,
+                            .picks = picks[i].data(),
+                            .mode = mode,
+                            .topk_blocks = 9,
+                            .block_size = 8,
+                            .candidates = candidates[i].data(),
+                            .candidate_words = 2});
+        }
+        EXPECT_EQ(picks[1].vector(), picks[0].vector()) << "ratio " << ratio << " topk " << topk;
+        EXPECT_EQ(candidates[1].vector(), candidates[0].vector()) << "ratio " << ratio << " topk " << topk;
+      }
+    }
   }
 }
 
