@@ -35,11 +35,11 @@ struct Fp8Rows {
   const uint8_t* scale;  // shared: an aligned group of 4 outputs lies in one scale tile
   int block_shift;
 
-  Fp8Rows(const Matrix& w, const int* outputs) {
+  HWY_INLINE Fp8Rows(const Matrix& w, const int* outputs) {
     const auto* data = reinterpret_cast<const uint8_t*>(w.data);
     for (int c = 0; c < kOutputs; ++c) row[c] = data + offset(outputs[c], w.in);
-    scale = w.scale + offset(outputs[0] / w.block, (w.in + w.block - 1) / w.block);
-    block_shift = w.block == 32 ? 5 : 7;
+    block_shift = w.block == 32 ? 5 : 7;  // a division per tile would cost as much as half of a short row
+    scale = w.scale + offset(outputs[0] >> block_shift, (w.in + w.block - 1) >> block_shift);
   }
   HWY_INLINE void Scales(int k, VF* scales) const {
     const DF d;
@@ -54,7 +54,7 @@ struct Fp4Rows {
   const uint8_t* row[kOutputs];
   const uint8_t* scale[kOutputs];
 
-  Fp4Rows(const Matrix& w, const int* outputs) {
+  HWY_INLINE Fp4Rows(const Matrix& w, const int* outputs) {
     const auto* data = reinterpret_cast<const uint8_t*>(w.data);
     for (int c = 0; c < kOutputs; ++c) {
       row[c] = data + offset(outputs[c], w.in / 2);
@@ -73,7 +73,7 @@ struct Bf16Rows {
   const bf16* row[kOutputs];
 
   Bf16Rows() = default;
-  Bf16Rows(const Matrix& w, const int* outputs) {
+  HWY_INLINE Bf16Rows(const Matrix& w, const int* outputs) {
     const auto* data = reinterpret_cast<const bf16*>(w.data);
     for (int c = 0; c < kOutputs; ++c) row[c] = data + offset(outputs[c], w.in);
   }
@@ -235,6 +235,7 @@ HWY_NOINLINE void Product(const Matrix& w, int begin, int end, const float* cons
                           const Store& store) {
   switch (w.kind) {
     case Matrix::Kind::kFp8:
+      ONELANE_CHECK(w.block == 32 || w.block == 128, "a scale tile is 32 or 128 wide");
       return ProductOf<Fp8Rows>(w, begin, end, x, rows, panel, store);
     case Matrix::Kind::kFp4:
       return ProductOf<Fp4Rows>(w, begin, end, x, rows, panel, store);
