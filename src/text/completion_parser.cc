@@ -242,8 +242,8 @@ bool CompletionParser::tag_step(std::string_view rest) {
   if (rest.front() == '>') {
     ++at_;
     // Inside quotes a '>' is part of the name.
-    const bool quoted = attributes_.find('"') != std::string::npos;
-    if (!quoted || attributes_.back() == '"') {
+    const size_t open = attributes_.find('"');
+    if (open == std::string::npos || (attributes_.back() == '"' && open + 1 < attributes_.size())) {
       finish_tag();
     } else {
       attributes_ += '>';

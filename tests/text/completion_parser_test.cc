@@ -111,6 +111,7 @@ TEST(CompletionParser, RepairsParameters) {
   EXPECT_EQ(arguments(parameter("a", " string=\"true\"", "1") + parameter("a", " string=\"true\"", "2")),
             R"({"a": "1"})");
   EXPECT_EQ(arguments(parameter("a>b", " string=\"true\"", "1")), R"({"a>b": "1"})");
+  EXPECT_EQ(arguments(parameter(">b", " string=\"true\"", "1")), R"({">b": "1"})");
   EXPECT_EQ(arguments(""), "{}");
 }
 
