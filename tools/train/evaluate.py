@@ -21,6 +21,8 @@ import evaluation_tasks
 from dataset import NATURAL
 
 SCORE_BYTES = 6000  # one scored piece: long enough for context, short enough for a CPU
+DRAFT_PROMPT_BYTES = 1500  # of a held-out document, continued greedily to measure drafts
+DRAFT_TOKENS = 128
 
 
 def run(arguments: list[str]) -> str:
@@ -85,6 +87,22 @@ def bits_per_byte(binary: str, model: pathlib.Path, text_dir: pathlib.Path, coun
     return out
 
 
+def draft_acceptance(binary: str, model: pathlib.Path, text_dir: pathlib.Path, count: int, work: pathlib.Path) -> dict:
+    """Drafts accepted per step beyond the first token, continuing held-out documents of every natural class greedily."""
+    out = {}
+    for name in NATURAL:
+        prompts = work / "drafts.jsonl"
+        texts = [t[:DRAFT_PROMPT_BYTES] for t in held_out_pieces(text_dir, name, count)]
+        prompts.write_text("".join(json.dumps({"prompt": t, "max_tokens": DRAFT_TOKENS}) + "\n" for t in texts), encoding="utf-8")
+        made = run([binary, "generate", "-m", str(model), "--jsonl", str(prompts), "--temperature", "0", "--ignore-eos", "--json"])
+        drafts = [json.loads(line)["draft"] for line in made.splitlines() if line.strip()]
+        blocks = sum(d["blocks"] for d in drafts)
+        accepted = sum(d["mean_accepted"] * d["blocks"] for d in drafts)
+        out[name] = {"accepted_per_step": round(accepted / blocks, 3), "blocks": blocks}
+        print(f"evaluate: {name}: {out[name]['accepted_per_step']} drafts accepted a step", file=sys.stderr)
+    return out
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", help="the compiled onelane")
@@ -121,6 +139,7 @@ def main() -> None:
             texts = completions(args.binary, args.model, items, work)
             if args.pieces:
                 figures["held_out"] = bits_per_byte(args.binary, args.model, args.text, args.pieces, work)
+                figures["drafts"] = draft_acceptance(args.binary, args.model, args.text, args.pieces, work)
     outcomes = [evaluation_tasks.grade(i, t, generation) for i, t in zip(items, texts)]
     figures |= evaluation_tasks.summary(items, outcomes)
     if args.failures:
