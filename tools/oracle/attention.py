@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from config import BlockSpec, ModelSpec
-from numerics import F32, Arithmetic, exp, hadamard, product
+from numerics import F32, Arithmetic, hadamard, product
 from rope import rotate
 
 SOFTMAX_BLOCK = 64  # indices per step of the online softmax
@@ -81,30 +81,30 @@ def attend(ar, q, pool, slots, sink, scale, block=SOFTMAX_BLOCK) -> torch.Tensor
     out = []
     for r in range(0, q.shape[0], ROW_CHUNK):
         qc, sc = q[r : r + ROW_CHUNK].float(), slots[r : r + ROW_CHUNK]
-        m = torch.full(qc.shape[:2], -1e30, dtype=F32)
-        total = torch.zeros(qc.shape[:2], dtype=F32)
-        acc = torch.zeros_like(qc)
+        m = torch.full(qc.shape[:2], -1e30, dtype=torch.float64)
+        total = torch.zeros(qc.shape[:2], dtype=torch.float64)
+        acc = torch.zeros_like(qc, dtype=torch.float64)
         for b in range(0, sc.shape[1], block):
             idx = sc[:, b : b + block]
             kv = pool[idx.clamp_min(0)].float() * (idx >= 0).unsqueeze(-1)
-            s = product(qc, kv.transpose(1, 2)) * scale
+            s = (qc.double() @ kv.double().transpose(1, 2) * scale).to(F32).double()
             s = s.masked_fill((idx < 0).unsqueeze(1), -torch.inf)
             new_m = torch.maximum(m, s.amax(-1))
-            rescale = exp(m - new_m)
-            p = exp(s - new_m.unsqueeze(-1))
-            total = total * rescale + p.double().sum(-1).to(F32)
-            acc = acc * rescale.unsqueeze(-1) + product(ar.act(p), kv)
+            rescale = (m - new_m).exp()
+            p = (s - new_m.unsqueeze(-1)).exp()
+            total = total * rescale + p.sum(-1)
+            acc = acc * rescale.unsqueeze(-1) + ar.act(p.to(F32)).double() @ kv.double()
             m = new_m
-        total = total + exp(sink - m)
-        out.append(ar.act(acc / total.unsqueeze(-1)))
+        total = total + (sink.double() - m).exp()
+        out.append(ar.act((acc / total.unsqueeze(-1)).to(F32)))
     return torch.cat(out)
 
 
 def window_slots(first: int, count: int, window: int, layout: str, v41: bool) -> torch.Tensor:
     """Positions each of `count` rows starting at position `first` sees, [count, width], -1 = empty.
 
-    layout "position": always `window` slots, oldest first, empty ones last; a row's softmax blocks then depend on its
-    position only. layout "ref": as the published code lists them: a prefill shorter than the window has fewer slots, and
+    layout "row": oldest first, empty ones last; `forward` then closes the gap before the compressed entries, so a row's
+    softmax blocks depend on its own list alone. layout "ref": as the published code lists them: a prefill shorter than the window has fewer slots, and
     V4.1's decode ring puts the empty slots first.
     """
     pos = torch.arange(first, first + count).unsqueeze(1)
@@ -238,8 +238,11 @@ class Attention:
             if rounded:
                 parts = torch.relu(self.ar.act(dots)) * w[rows].unsqueeze(-1)
                 out[rows] = parts.float().sum(1).to(w.dtype).float()
-            else:
-                out[rows] = (torch.relu(dots).double() * w[rows].double().unsqueeze(-1)).sum(1).to(F32)
+            else:  # fp32 sums in a fixed order, so that ties and near-ties are the same everywhere
+                blocks = [product(q[rows, :, k : k + 32], keys[:, k : k + 32].T) for k in range(0, self.spec.index_dim, 32)]
+                dots = sum(blocks[1:], blocks[0])
+                weighted = torch.relu(dots) * w[rows].float().unsqueeze(-1)
+                out[rows] = sum((weighted[:, h] for h in range(1, weighted.shape[1])), weighted[:, 0])
         return out.masked_fill(torch.arange(keys.shape[0]) >= visible.unsqueeze(1), -torch.inf)
 
     def select_candidates(self, scores, visible):
@@ -305,6 +308,8 @@ class Attention:
             picks = self._picks(positions, entries.shape[0], shared)
             slots = torch.cat((slots, picks.where(picks < 0, picks + pool.shape[0])), dim=1)
             pool = torch.cat((pool, entries))
+        if self.options.layout == "row":
+            slots = slots.gather(1, (slots < 0).to(torch.uint8).argsort(dim=1, stable=True))
         scale = self.spec.head_dim**-0.5
         out = attend(self.ar, q, pool, slots, self.sink, scale)
         rec(b, "attn.out", out)

@@ -8,7 +8,7 @@ from attention import Attention
 from config import BlockSpec, ModelSpec
 from engram import EngramLayer
 from moe import Moe
-from numerics import Arithmetic, product
+from numerics import Arithmetic
 
 
 class Mixer:
@@ -19,35 +19,35 @@ class Mixer:
         self.spec = spec
 
     def forward(self, x):
-        """x [T, 4, D] -> pre [T, 4], post [T, 4], comb [T, 4, 4], all fp32 (2.2)."""
+        """x [T, 4, D] -> pre [T, 4], post [T, 4], comb [T, 4, 4], in double, rounded to fp32 at the end (2.2)."""
         n, eps = self.spec.hc_mult, self.spec.hc_eps
-        m = raw_mix(x, self.fn, self.spec.eps)
-        pre = torch.sigmoid(m[:, :n] * self.scale[0] + self.base[:n]) + eps
-        post = 2 * torch.sigmoid(m[:, n : 2 * n] * self.scale[1] + self.base[n : 2 * n])
-        c = (m[:, 2 * n :] * self.scale[2] + self.base[2 * n :]).unflatten(1, (n, n))
+        m, base, scale = raw_mix(x, self.fn, self.spec.eps), self.base.double(), self.scale.double()
+        pre = torch.sigmoid(m[:, :n] * scale[0] + base[:n]) + eps
+        post = 2 * torch.sigmoid(m[:, n : 2 * n] * scale[1] + base[n : 2 * n])
+        c = (m[:, 2 * n :] * scale[2] + base[2 * n :]).unflatten(1, (n, n))
         c = torch.softmax(c, dim=-1) + eps
         c = c / (c.sum(-2, keepdim=True) + eps)
         for _ in range(self.spec.hc_iters - 1):
             c = c / (c.sum(-1, keepdim=True) + eps)
             c = c / (c.sum(-2, keepdim=True) + eps)
-        return pre, post, c
+        return pre.float(), post.float(), c.float()
 
 
 def raw_mix(x, fn, eps):
-    """fn (F32 [rows, 4D]) applied to the flattened stream, scaled by ONE rms over all 4D values."""
-    f = x.flatten(1).float()
-    return product(f, fn.T) * torch.rsqrt(f.square().mean(-1, keepdim=True) + eps)
+    """fn (F32 [rows, 4D]) applied to the flattened stream, scaled by ONE rms over all 4D values; in double."""
+    f = x.flatten(1).double()
+    return f @ fn.double().T / (f.square().mean(-1, keepdim=True) + eps).sqrt()
 
 
 def collapse(ar: Arithmetic, x, w):
     """[T, 4, D], [T, 4] -> [T, D]"""
-    return ar.act((w.unsqueeze(-1) * x.float()).sum(1))
+    return ar.act((w.double().unsqueeze(-1) * x.double()).sum(1).float())
 
 
 def expand(ar: Arithmetic, y, residual, post, comb):
     """y [T, D], residual [T, 4, D] -> [T, 4, D]; comb is contracted over its FIRST index."""
-    mixed = (comb.unsqueeze(-1) * residual.float().unsqueeze(2)).sum(1)
-    return ar.act(post.unsqueeze(-1) * y.float().unsqueeze(1) + mixed)
+    mixed = (comb.double().unsqueeze(-1) * residual.double().unsqueeze(2)).sum(1)
+    return ar.act((post.double().unsqueeze(-1) * y.double().unsqueeze(1) + mixed).float())
 
 
 class Block:

@@ -116,7 +116,7 @@ class Checkpoint:
         rows, factor = codes.shape[0], e8m0_decode(scales)
         if scales.shape[0] == rows and scales.shape[1] * 16 == codes.shape[1]:  # packed fp4, one scale per 32 of K
             values = e2m1_decode(unpack_nibbles(codes))
-            return Weight(values * factor.repeat_interleave(32, 1), "quantised", 32)
+            return Weight(values * factor.repeat_interleave(32, 1), "quantised")
         b = self.weight_block
         factor = factor.repeat_interleave(b, 0)[:rows].repeat_interleave(b, 1)[:, : codes.shape[1]]
-        return Weight(e4m3_decode(codes) * factor, "quantised", b)
+        return Weight(e4m3_decode(codes) * factor, "quantised")

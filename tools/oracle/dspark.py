@@ -93,7 +93,8 @@ class Drafter:
         if self.spec.v41:
             return collapse(self.ar, x, carried)
         fn, base, scale = self.hc_head
-        return collapse(self.ar, x, torch.sigmoid(raw_mix(x, fn, self.spec.eps) * scale[0] + base) + self.spec.hc_eps)
+        weights = torch.sigmoid(raw_mix(x, fn, self.spec.eps) * scale.double()[0] + base.double()) + self.spec.hc_eps
+        return collapse(self.ar, x, weights.float())
 
     def _markov(self, anchor: int, h, base) -> Draft:
         ids, confidence, logits, previous = [], [], [], anchor

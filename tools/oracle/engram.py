@@ -143,9 +143,10 @@ class EngramLayer:
         key = projected[:, : copies * dim].unflatten(1, (copies, dim))
         value = projected[:, copies * dim :]
         xf = x.float()
-        rstd = torch.rsqrt(xf.square().mean(-1) + 1e-20) * torch.rsqrt(key.square().mean(-1) + 1e-20)
-        dot = (xf * self.q_weight * self.k_weight * key).sum(-1) * rstd * dim**-0.5
-        gate = torch.sigmoid(torch.sign(dot) * dot.abs().clamp_min(1e-6).sqrt())
+        xd, kd = xf.double(), key.double()
+        norms = (xd.square().mean(-1) + 1e-20).sqrt() * (kd.square().mean(-1) + 1e-20).sqrt()
+        dot = (xd * self.q_weight.double() * self.k_weight.double() * kd).sum(-1) / norms * dim**-0.5
+        gate = torch.sigmoid(torch.sign(dot) * dot.abs().clamp_min(1e-6).sqrt()).float()
         return ar.act(xf + gate.unsqueeze(-1) * value.unsqueeze(1)), gate
 
 

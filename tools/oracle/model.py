@@ -20,13 +20,13 @@ class Options:
     """Switches shared by all parts of one model.
 
     index_scores: "fp32" (the project's decision, appendix E) or "bf16" (the published code).
-    layout: "position" or "ref", see attention.window_slots.
+    layout: "row" or "ref", see attention.window_slots.
     variant: "" or one deliberate mistake for negative tests: transposed_comb, no_inverse_rope, table_a, own_pre, no_engram.
     forced_picks: layer -> picks [T, S] that replace the indexer's choice.
     recorder: called with (stage name, tensor) for every intermediate value.
     """
 
-    def __init__(self, spec: ModelSpec, index_scores="fp32", layout="position", variant="", index_hadamard=True):
+    def __init__(self, spec: ModelSpec, index_scores="fp32", layout="row", variant="", index_hadamard=True):
         self.index_scores, self.layout, self.variant = index_scores, layout, variant
         self.index_hadamard = index_hadamard
         self.plain_softmax = False  # also record attention with one softmax block ("attn.out_plain")
@@ -113,7 +113,7 @@ class Model:
         return x, carried
 
     def _tap(self, seq: Sequence, x) -> None:
-        tap = self.ar.act(x.float().mean(1))
+        tap = self.ar.act(x.double().mean(1).float())
         seq.taps = tap if seq.taps is None else torch.cat((seq.taps, tap), dim=1)
 
     def merge(self, x, carried):
@@ -121,7 +121,8 @@ class Model:
         if self.spec.v41:
             return collapse(self.ar, x, carried)
         fn, base, scale = self.hc_head
-        return collapse(self.ar, x, torch.sigmoid(raw_mix(x, fn, self.spec.eps) * scale[0] + base) + self.spec.hc_eps)
+        weights = torch.sigmoid(raw_mix(x, fn, self.spec.eps) * scale.double()[0] + base.double()) + self.spec.hc_eps
+        return collapse(self.ar, x, weights.float())
 
     def forward(self, ids, seq: Sequence) -> torch.Tensor:
         """Processes token ids [T] at the next T positions; returns fp32 logits [T, vocab] and leaves taps in seq.taps."""

@@ -17,7 +17,7 @@ class Expert:
         """x [n, D], routing weight [n] or None (shared expert) -> y [n, D]. The weight goes in before w2 is applied."""
         gate = ar.linear(x, self.w1).float().clamp_max(limit)
         up = ar.linear(x, self.w3).float().clamp(-limit, limit)
-        a = F.silu(gate) * up
+        a = F.silu(gate.double()).float() * up
         if weight is not None:
             a = weight.unsqueeze(-1) * a
         return ar.linear(ar.act(a), self.w2)
@@ -41,28 +41,27 @@ class Moe:
             chosen = self.table[ids]
         else:
             chosen = torch.topk(scores + self.bias, self.block.top_k, dim=-1).indices
-        weights = scores.gather(1, chosen)
-        if self.spec.v41:
-            if self.block.top_k > 1:
-                weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
-        else:
+        weights = scores.gather(1, chosen).double()
+        if not self.spec.v41 or self.block.top_k > 1:
+            # The published V4 has no epsilon; six scores of zero would be 0/0 there and are equal weights here.
             total = weights.sum(-1, keepdim=True)
-            weights = torch.where(total > 0, weights / total, torch.zeros_like(weights))
-        return chosen, weights * self.spec.route_scale, scores
+            epsilon = 1e-20 if self.spec.v41 else 0.0
+            weights = torch.where(total > 0, weights / (total + epsilon), torch.full_like(weights, 1 / self.block.top_k))
+        return chosen, (weights * self.spec.route_scale).float(), scores
 
     def forward(self, x, ids):
-        """x [T, D] -> y [T, D]; experts are summed in fp32 in ascending expert number, the shared one last."""
+        """x [T, D] -> y [T, D]; the experts and the shared one are summed in double."""
         chosen, weights, scores = self.route(x, ids)
         rec, b = self.options.record, self.block
-        total = torch.zeros_like(x, dtype=torch.float32)
+        total = torch.zeros_like(x, dtype=torch.float64)
         parts = torch.zeros(*chosen.shape, x.shape[1], dtype=self.ar.dtype)
         for e, expert in enumerate(self.experts):
             row, slot = torch.where(chosen == e)
             if row.numel():
                 parts[row, slot] = expert.forward(self.ar, x[row], self.spec.swiglu_limit, weights[row, slot])
-                total[row] += parts[row, slot].float()
+                total[row] += parts[row, slot].double()
         shared = self.shared.forward(self.ar, x, self.spec.swiglu_limit)
-        y = self.ar.act(total + shared.float())
+        y = self.ar.act((total + shared.double()).float())
         for name, value in (
             ("x", x), ("ids", chosen), ("weights", weights), ("scores", scores), ("parts", parts), ("shared", shared), ("y", y),
         ):  # fmt: skip

@@ -128,22 +128,16 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a.double() @ b.double()).to(F32)
 
 
-def exp(x: torch.Tensor) -> torch.Tensor:
-    """fp32 exponential, correctly rounded up to rare cases, so that vector and scalar code paths agree."""
-    return x.double().exp().to(F32)
-
-
 class Weight:
-    """A linear weight [out, in] as values, with what decides the arithmetic of a product with it.
+    """A linear weight [out, in] as fp32 values, with what decides the arithmetic of a product with it.
 
-    kind: "quantised" (fp8 or fp4 in the file), "bf16" or "f32". k_block: width of the K slices that are summed in fp32 one
-    after the other. Scales are powers of two, so applying them to the values instead of to the partial sums changes no bit.
+    kind: "quantised" (fp8 or fp4 in the file), "bf16" or "f32". Scales are powers of two, so applying them to the values instead
+    of to partial sums changes no bit.
     """
 
-    def __init__(self, value: torch.Tensor, kind: str, k_block: int = 0):
-        self.value = value.to(torch.float64)  # exact: every stored format fits in fp32
+    def __init__(self, value: torch.Tensor, kind: str):
+        self.value = value.to(F32)
         self.kind = kind
-        self.k_block = k_block
 
 
 class Arithmetic:
@@ -173,16 +167,12 @@ class Arithmetic:
             return product(x, w.value.T)
         if w.kind == "bf16" or not self.quantised:
             return self.act(product(x, w.value.T))
-        xq = self.fp8_roundtrip(x, self.act_block).float()
-        acc = torch.zeros(*x.shape[:-1], w.value.shape[0], dtype=F32)
-        for k in range(0, x.shape[-1], w.k_block):
-            acc += product(xq[..., k : k + w.k_block], w.value[:, k : k + w.k_block].T)
-        return self.act(acc)
+        return self.act(product(self.fp8_roundtrip(x, self.act_block).float(), w.value.T))
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
-        """A.6: everything in fp32, one rounding at the end. weight None: the weightless norm of V4's query heads."""
+        """A.6: the factor and both products in fp32, one rounding at the end. weight None: the weightless norm of V4's query heads."""
         xf = x.float()
-        y = xf * torch.rsqrt(xf.square().mean(-1, keepdim=True) + eps)
+        y = xf * (1.0 / (xf.double().square().mean(-1, keepdim=True) + eps).sqrt()).to(F32)
         return self.act(y if weight is None else weight.float() * y)
 
 

@@ -30,7 +30,7 @@ def rotate(x: torch.Tensor, positions: torch.Tensor, freqs: torch.Tensor, invers
     """Rotates the LAST 2*len(freqs) elements of x [T, ..., D] by position [T]; the rest passes through. Same dtype out."""
     n = 2 * freqs.shape[0]
     angle = positions.to(F32).unsqueeze(-1) * freqs
-    cos, sin = angle.cos(), angle.sin()
+    cos, sin = angle.double().cos().to(F32), angle.double().sin().to(F32)
     if inverse:
         sin = -sin
     shape = [x.shape[0]] + [1] * (x.dim() - 2) + [n // 2]
