@@ -34,93 +34,104 @@ float BlockMax(const float* scores, int begin, int count) {
   return hn::GetLane(hn::MaxOfLanes(d, most));
 }
 
-// Scores of four heads against the row's entries, then their weights: p [kHeads, stride], rounded to bf16 against the
-// running maximum and brought to the final one, and the denominators.
+// Scores of kHeads heads against the row's entries, then their weights: p [kHeads, stride], rounded to bf16 against the
+// running maximum and brought to the final one, and the denominators. `scores`: scratch [kHeads, stride].
 template <int kHeads>
-void Weigh(const AttendArgs& args, const float* const* q, int head, const bf16* values, const int32_t* list, int count,
-           int stride, float* p, float* denominator) {
-  const DF d;
-  const D4 d4;
-  const auto scale = hn::Set(d4, static_cast<float>(1.0 / std::sqrt(static_cast<double>(kHeadDim))));
+void Weigh(const AttendArgs& args, const double* const* q, int head, const bf16* values, const int32_t* list, int count,
+           int stride, float* scores, double* p, double* denominator) {
+  const DD d;
+  const DH dh;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(kHeadDim));
   for (int t = 0; t < count; t += kOutputs) {
     Bf16Rows entries;
     for (int c = 0; c < kOutputs; ++c) entries.row[c] = values + offset(list[std::min(t + c, count - 1)], kHeadDim);
-    V4 sums[kHeads];
+    alignas(64) double sums[kHeads * kOutputs];
     if constexpr (kTileRows >= kHeads || kHeads == 2) {
       Tile<kHeads>(entries, kHeadDim, q, sums);
     } else {
       Tile<2>(entries, kHeadDim, q, sums);
-      Tile<2>(entries, kHeadDim, q + 2, sums + 2);
+      Tile<2>(entries, kHeadDim, q + 2, sums + 2 * kOutputs);
     }
-    for (int h = 0; h < kHeads; ++h) hn::StoreU(hn::Mul(sums[h], scale), d4, p + h * stride + t);
+    for (double& sum : sums) sum *= scale;
+    for (int h = 0; h < kHeads; ++h) hn::StoreU(Narrow4(sums + h * kOutputs), D4(), scores + h * stride + t);
   }
   for (int h = 0; h < kHeads; ++h) {
-    float* row = p + h * stride;
+    float* row = scores + h * stride;
     for (int t = count; t < padded(count); ++t) row[t] = -std::numeric_limits<float>::infinity();
     float max = -std::numeric_limits<float>::infinity();
     for (int begin = 0; begin < count; begin += kAttendBlock) max = std::max(max, BlockMax(row, begin, count));
     float running = -std::numeric_limits<float>::infinity();
-    VF total = hn::Zero(d);
+    VD total = hn::Zero(d);
     for (int begin = 0; begin < count; begin += kAttendBlock) {
       running = std::max(running, BlockMax(row, begin, count));
-      const VF vrunning = hn::Set(d, running);
-      const VF rescale = hn::Set(d, running == max ? 1.0f : std::exp(running - max));
-      for (int t = begin; t < std::min(begin + kAttendBlock, padded(count)); t += N) {
-        const VF e = Exp(hn::Sub(hn::LoadU(d, row + t), vrunning));
+      const VD vrunning = hn::Set(d, running);
+      const VD rescale = hn::Set(d, running == max ? 1.0 : std::exp(static_cast<double>(running) - max));
+      for (int t = begin; t < std::min(begin + kAttendBlock, padded(count)); t += L) {
+        const VD e = Exp(hn::Sub(WidenFloats(row + t), vrunning));
         total = hn::MulAdd(e, rescale, total);
-        hn::StoreU(hn::Mul(RoundBf16(d, e), rescale), d, row + t);
+        const VD rounded = hn::PromoteTo(d, RoundBf16(dh, hn::DemoteTo(dh, e)));
+        hn::StoreU(hn::Mul(rounded, rescale), d, p + h * stride + t);
       }
     }
-    denominator[h] = Sum(total) + std::exp(args.sink[std::min(head + h, args.heads - 1)] - max);
+    const double sink = args.sink[std::min(head + h, args.heads - 1)];
+    denominator[h] = Sum(total) + std::exp(sink - max);
   }
 }
 
 // out[h] [512] = sum_t p[h][t] * value[t], t ascending.
 template <int kHeads>
-void Accumulate(const bf16* values, const int32_t* list, int count, const float* p, int stride, float* out) {
-  const DF d;
+void Accumulate(const bf16* values, const int32_t* list, int count, const double* p, int stride, double* out) {
+  const DD d;
   constexpr int kVectors = kAccumulators / kHeads;
-  for (int at = 0; at < kHeadDim; at += kVectors * N) {
-    VF acc[kHeads][kVectors];
+  for (int at = 0; at < kHeadDim; at += kVectors * L) {
+    VD acc[kHeads][kVectors];
     for (int h = 0; h < kHeads; ++h) {
       for (int v = 0; v < kVectors; ++v) acc[h][v] = hn::Zero(d);
     }
     for (int t = 0; t < count; ++t) {
       const bf16* value = values + offset(list[t], kHeadDim) + at;
-      VF x[kVectors];
-      for (int v = 0; v < kVectors; ++v) x[v] = LoadBf16(d, value + v * N);
+      VD x[kVectors];
+      for (int v = 0; v < kVectors; ++v) x[v] = WidenBf16(value + v * L);
       for (int h = 0; h < kHeads; ++h) {
-        const VF weight = hn::Set(d, p[h * stride + t]);
+        const VD weight = hn::Set(d, p[h * stride + t]);
         for (int v = 0; v < kVectors; ++v) acc[h][v] = hn::MulAdd(weight, x[v], acc[h][v]);
       }
     }
     for (int h = 0; h < kHeads; ++h) {
-      for (int v = 0; v < kVectors; ++v) hn::StoreU(acc[h][v], d, out + h * kHeadDim + at + v * N);
+      for (int v = 0; v < kVectors; ++v) hn::StoreU(acc[h][v], d, out + h * kHeadDim + at + v * L);
     }
   }
 }
 
+// Scratch of AttendHeads: kHeads queries, later sums, and weights; scores take half of what the weights do.
+constexpr int scratch_values(int heads, int stride) { return heads * (kHeadDim + stride + stride / 2); }
+
 template <int kHeads>
 void AttendHeads(const AttendArgs& args, int row, int head, const bf16* values, const int32_t* list, int count,
-                 const RopeAngles& angles, float* scratch) {
-  const DF d;
+                 const RopeAngles& angles, double* scratch) {
+  const DD d;
+  const DH dh;
   const int stride = padded(count);
-  float* q_data = scratch;  // [kHeads, 512]; later the sums
-  float* p = scratch + kHeads * kHeadDim;
-  const float* q[kHeads];
+  double* q_data = scratch;  // [kHeads, 512]; later the sums
+  double* p = q_data + kHeads * kHeadDim;
+  auto* scores = reinterpret_cast<float*>(p + kHeads * stride);
+  const double* q[kHeads];
   const bf16* source = args.q + offset(row, int64_t{args.heads} * kHeadDim);
   for (int h = 0; h < kHeads; ++h) {
     // Past the last head its query is repeated; the result is not stored.
     WidenRow(source + offset(std::min(head + h, args.heads - 1), kHeadDim), kHeadDim, q_data + h * kHeadDim);
     q[h] = q_data + h * kHeadDim;
   }
-  float denominator[kHeads];
-  Weigh<kHeads>(args, q, head, values, list, count, stride, p, denominator);
+  double denominator[kHeads];
+  Weigh<kHeads>(args, q, head, values, list, count, stride, scores, p, denominator);
   Accumulate<kHeads>(values, list, count, p, stride, q_data);
   for (int h = 0; h < std::min(kHeads, args.heads - head); ++h) {
-    float* out = q_data + h * kHeadDim;
-    const VF total = hn::Set(d, denominator[h]);
-    for (int i = 0; i < kHeadDim; i += N) hn::StoreU(RoundBf16(d, hn::Div(hn::LoadU(d, out + i), total)), d, out + i);
+    const double* sums = q_data + h * kHeadDim;
+    const VD total = hn::Set(d, denominator[h]);
+    alignas(64) float out[kHeadDim];
+    for (int i = 0; i < kHeadDim; i += L) {
+      hn::StoreU(RoundBf16(dh, hn::DemoteTo(dh, hn::Div(hn::LoadU(d, sums + i), total))), dh, out + i);
+    }
     RopeRow(out, kHeadDim, angles, /*inverse=*/true);
     NarrowRow(out, kHeadDim, args.out + offset(row, int64_t{args.heads} * kHeadDim) + offset(head + h, kHeadDim));
   }
@@ -131,8 +142,8 @@ template <int kHeads>
 void AttendRows(Context& context, const AttendArgs& args, const Gathered& gathered, const bf16* values,
                 const RopeAngles* angles, int first, int count) {
   const int head_groups = (args.heads + kHeads - 1) / kHeads;
-  const size_t per_thread = static_cast<size_t>(kHeads * (kHeadDim + padded(gathered.longest)));
-  float* scratch = context.scratch<float>(kHeadSlot, per_thread * static_cast<size_t>(context.threads()));
+  const auto per_thread = static_cast<size_t>(scratch_values(kHeads, padded(gathered.longest)));
+  double* scratch = context.scratch<double>(kHeadSlot, per_thread * static_cast<size_t>(context.threads()));
   const int64_t work = int64_t{gathered.listed} * args.heads * 2 * kHeadDim;
   context.parallel(int64_t{count} * head_groups, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
     for (int64_t i = begin; i < end; ++i) {

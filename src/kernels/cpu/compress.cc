@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace onelane::cpu::HWY_NAMESPACE {
 namespace {
 
-enum : size_t { kMainSlot = kStageSlot, kIndexSlot, kGroupSlot, kLatentSlot, kKeySlot, kIndexKeySlot, kTokenSlot };
+enum : size_t { kMainSlot = kStageSlot, kIndexSlot, kGroupSlot, kLatentSlot, kKeySlot, kIndexKeySlot };
 
 inline constexpr int kMostPooled = 256;  // ratio 128, and twice that where groups overlap
 
@@ -97,6 +97,8 @@ void AddPositionBias(const StepRows& rows, const Pooling& pooling) {
 // latent = rmsnorm(round(entry)) of one group, floats [width].
 void PoolGroup(const Pooling& pooling, const Group& group, float eps, float* latent) {
   const DF d;
+  const DD dd;
+  const DH dh;
   const int width = pooling.compressor->width;
   const int begin = group.entry * pooling.ratio;
   if (pooling.ratio == 1) {
@@ -113,17 +115,17 @@ void PoolGroup(const Pooling& pooling, const Group& group, float eps, float* lat
   }
   const int half = pooling.compressor->overlap ? width : 0;
   for (int i = 0; i < pooling.ratio; ++i) kv[count++] = pooling.row(*group.run, begin + i) + half;
-  for (int c = 0; c < width; c += N) {
-    VF max = hn::LoadU(d, kv[0] + pooling.stored + c);
-    for (int t = 1; t < count; ++t) max = hn::Max(max, hn::LoadU(d, kv[t] + pooling.stored + c));
-    VF weighted = hn::Zero(d);
-    VF total = hn::Zero(d);
+  for (int c = 0; c < width; c += L) {
+    VD max = WidenFloats(kv[0] + pooling.stored + c);
+    for (int t = 1; t < count; ++t) max = hn::Max(max, WidenFloats(kv[t] + pooling.stored + c));
+    VD weighted = hn::Zero(dd);
+    VD total = hn::Zero(dd);
     for (int t = 0; t < count; ++t) {
-      const VF p = Exp(hn::Sub(hn::LoadU(d, kv[t] + pooling.stored + c), max));
-      weighted = hn::MulAdd(p, hn::LoadU(d, kv[t] + c), weighted);
+      const VD p = Exp(hn::Sub(WidenFloats(kv[t] + pooling.stored + c), max));
+      weighted = hn::MulAdd(p, WidenFloats(kv[t] + c), weighted);
       total = hn::Add(total, p);
     }
-    hn::StoreU(RoundBf16(d, hn::Div(weighted, total)), d, latent + c);
+    hn::StoreU(RoundBf16(dh, hn::DemoteTo(dh, hn::Div(weighted, total))), dh, latent + c);
   }
   RmsNormRow(latent, pooling.compressor->norm, width, eps);
 }
@@ -180,12 +182,10 @@ void Compress(Context& context, const StepRows& rows, const CompressArgs& args) 
   if (count > 0) {
     float* latents = context.scratch<float>(kLatentSlot, offset(count, kHeadDim));
     float* own = own_keys ? context.scratch<float>(kIndexKeySlot, offset(count, kIndexDim)) : nullptr;
-    const float** latent_rows = context.scratch<const float*>(kTokenSlot, static_cast<size_t>(count));
     const int64_t work = int64_t{count} * (20'000 + 12'000 * args.ratio);
     context.parallel(count, 1, work, [&](int, int64_t begin, int64_t end) HWY_ATTR {
       for (int64_t i = begin; i < end; ++i) {
         float* latent = latents + offset(i, kHeadDim);
-        latent_rows[i] = latent;
         PoolGroup(main, groups[i], args.norm_eps, latent);
         if (own_keys) PoolGroup(keys, groups[i], args.norm_eps, own + offset(i, kIndexDim));
       }
@@ -195,8 +195,10 @@ void Compress(Context& context, const StepRows& rows, const CompressArgs& args) 
     if (args.wk) {
       ONELANE_CHECK(args.wk.out == kIndexDim && args.wk.in == kHeadDim && args.wk.act_block == 0, "wk takes a latent");
       made = context.scratch<float>(kKeySlot, offset(count, kIndexDim));
-      SharedProduct(context, args.wk, Activations{latent_rows, latents, kHeadDim}, count,
-                    ToFloat{made, static_cast<size_t>(kIndexDim)});
+      const Activations normed = ActivationSpace(context, count, kHeadDim);
+      for (int i = 0; i < count; ++i)
+        WidenRow(latents + offset(i, kHeadDim), kHeadDim, normed.data + offset(i, kHeadDim));
+      SharedProduct(context, args.wk, normed, count, ToFloat{made, static_cast<size_t>(kIndexDim)});
     }
     context.parallel(count, 1, work, [&](int, int64_t begin, int64_t end) HWY_ATTR {
       const DF d;

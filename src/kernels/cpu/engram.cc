@@ -19,27 +19,26 @@ constexpr int kTableBlock = 32;
 
 // sigmoid of the signed root of the normalised product of copy and key; a product of exactly 0 gives 0.5.
 float Gate(const EngramArgs& args, int copy, const bf16* x, const float* key) {
-  const DF d;
+  const DD d;
   const bf16* q_weight = args.q_weight + offset(copy, args.dim);
   const bf16* k_weight = args.k_weight + offset(copy, args.dim);
-  VF x_squares = hn::Zero(d);
-  VF key_squares = hn::Zero(d);
-  VF product = hn::Zero(d);
-  for (int i = 0; i < args.dim; i += N) {
-    const VF xv = LoadBf16(d, x + i);
-    const VF kv = hn::LoadU(d, key + i);
+  VD x_squares = hn::Zero(d);
+  VD key_squares = hn::Zero(d);
+  VD product = hn::Zero(d);
+  for (int i = 0; i < args.dim; i += L) {
+    const VD xv = WidenBf16(x + i);
+    const VD kv = WidenFloats(key + i);
     x_squares = hn::MulAdd(xv, xv, x_squares);
     key_squares = hn::MulAdd(kv, kv, key_squares);
-    const VF weights = hn::Mul(LoadBf16(d, q_weight + i), LoadBf16(d, k_weight + i));
+    const VD weights = hn::Mul(WidenBf16(q_weight + i), WidenBf16(k_weight + i));
     product = hn::MulAdd(hn::Mul(xv, weights), kv, product);
   }
-  const auto width = static_cast<float>(args.dim);
-  const float x_norm = 1.0f / std::sqrt(Sum(x_squares) / width + args.norm_eps);
-  const float key_norm = 1.0f / std::sqrt(Sum(key_squares) / width + args.norm_eps);
-  const float dot = Sum(product) * x_norm * key_norm / std::sqrt(width);
+  const double norms =
+      std::sqrt(Sum(x_squares) / args.dim + args.norm_eps) * std::sqrt(Sum(key_squares) / args.dim + args.norm_eps);
+  const double dot = Sum(product) / norms / std::sqrt(static_cast<double>(args.dim));
   if (dot == 0) return 0.5f;
-  const float root = std::copysign(std::sqrt(std::max(std::fabs(dot), 1e-6f)), dot);
-  return 1.0f / (1.0f + std::exp(-root));
+  const double root = std::copysign(std::sqrt(std::max(std::fabs(dot), 1e-6)), dot);
+  return static_cast<float>(1.0 / (1.0 + std::exp(-root)));
 }
 
 void WriteRow(const EngramArgs& args, int64_t row, const float* projected) {
@@ -49,7 +48,8 @@ void WriteRow(const EngramArgs& args, int64_t row, const float* projected) {
     bf16* x = args.stream + offset(row * kStreams + j, args.dim);
     const VF gate = hn::Set(d, Gate(args, j, x, projected + offset(j, args.dim)));
     for (int i = 0; i < args.dim; i += N) {
-      StoreBf16(d, hn::MulAdd(gate, hn::LoadU(d, value + i), LoadBf16(d, x + i)), x + i);
+      // Product and sum are each rounded to float, as everywhere.
+      StoreBf16(d, hn::Add(LoadBf16(d, x + i), hn::Mul(gate, hn::LoadU(d, value + i))), x + i);
     }
   }
 }

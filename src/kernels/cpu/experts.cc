@@ -26,7 +26,10 @@ enum : size_t {
 // -- router
 // --------------------------------------------------------------------------------------------------------------
 
-float RouterScore(float z) { return std::sqrt(z > 20.0f ? z : std::log1p(std::exp(z))); }
+float RouterScore(float z) {
+  const double softplus = z > 20.0f ? z : std::log1p(std::exp(static_cast<double>(z)));
+  return static_cast<float>(std::sqrt(softplus));
+}
 
 // topk largest biased scores, best first, ties to the lower number; a NaN counts as -inf, so that the choice stays a
 // choice of experts. `biased` [experts]: scratch.
@@ -47,12 +50,12 @@ void Choose(const float* scores, const RouteArgs& args, float* biased, int32_t* 
 }
 
 void WeighChoice(const float* scores, const RouteArgs& args, const int32_t* ids, float* weights) {
-  float sum = 0;
+  double sum = 0;
   for (int k = 0; k < args.topk; ++k) sum += scores[ids[k]];
   for (int k = 0; k < args.topk; ++k) {
-    float weight = scores[ids[k]];
-    if (args.normalise) weight = sum == 0 ? 1.0f / static_cast<float>(args.topk) : weight / (sum + args.norm_eps);
-    weights[k] = weight * args.scale;
+    double weight = scores[ids[k]];
+    if (args.normalise) weight = sum == 0 ? 1.0 / args.topk : weight / (sum + args.norm_eps);
+    weights[k] = static_cast<float>(weight * args.scale);
   }
 }
 
@@ -97,7 +100,7 @@ struct Pairs {
   int buckets;
   float* weight;     // [pairs]
   int32_t* of_slot;  // [rows, topk + 1] the pair of a row's slot
-  const float** x;   // [pairs] activations of the pair's row
+  const double** x;  // [pairs] activations of the pair's row
   int count;
 };
 
@@ -111,7 +114,7 @@ Pairs SortPairs(Context& context, int rows, const ExpertsArgs& args, const Activ
   pairs.of_slot = integers;
   pairs.weight = reinterpret_cast<float*>(integers + count);
   int32_t* next = integers + 2 * count;  // [experts + 1] where the expert's next pair goes
-  pairs.x = context.scratch<const float*>(kPairRowSlot, count);
+  pairs.x = context.scratch<const double*>(kPairRowSlot, count);
 
   std::fill(next, next + experts + 1, 0);
   for (int i = 0; i < rows * args.topk; ++i) {
@@ -142,25 +145,27 @@ Pairs SortPairs(Context& context, int rows, const ExpertsArgs& args, const Activ
 
 // out[i] = round(weight * (silu(g[i]) * u[i])), clamped as in 5.2. A NaN stays.
 HWY_INLINE void Activate(const float* g, const float* u, int count, float weight, float limit, bf16* out) {
-  const DF d;
-  const VF most = hn::Set(d, limit);
-  const VF least = hn::Set(d, -limit);
-  const VF one = hn::Set(d, 1.0f);
-  const auto activate = [&](VF gate, VF up) HWY_ATTR {
+  const DH d;
+  const DD dd;
+  const VH most = hn::Set(d, limit);
+  const VH least = hn::Set(d, -limit);
+  const VD one = hn::Set(dd, 1.0);
+  const auto activate = [&](VH gate, VH up) HWY_ATTR {
     gate = hn::IfThenElse(hn::Gt(gate, most), most, gate);
     up = hn::IfThenElse(hn::Gt(up, most), most, hn::IfThenElse(hn::Lt(up, least), least, up));
     // Of the two forms of the logistic function the one whose exponential stays below 1.
-    const VF e = Exp(hn::Neg(hn::Abs(gate)));
-    const VF numerator = hn::IfThenElse(hn::Lt(gate, hn::Zero(d)), e, one);
-    const VF silu = hn::Mul(gate, hn::Div(numerator, hn::Add(one, e)));
+    const VD wide = hn::PromoteTo(dd, gate);
+    const VD e = Exp(hn::Neg(hn::Abs(wide)));
+    const VD numerator = hn::IfThenElse(hn::Lt(wide, hn::Zero(dd)), e, one);
+    const VH silu = hn::DemoteTo(d, hn::Div(hn::Mul(wide, numerator), hn::Add(one, e)));
     return hn::Mul(hn::Set(d, weight), hn::Mul(silu, up));
   };
   int i = 0;
-  for (; i + N <= count; i += N) StoreBf16(d, activate(hn::LoadU(d, g + i), hn::LoadU(d, u + i)), out + i);
+  for (; i + L <= count; i += L) StoreBf16(d, activate(hn::LoadU(d, g + i), hn::LoadU(d, u + i)), out + i);
   if (i == count) return;
-  alignas(64) float tail_g[N] = {};
-  alignas(64) float tail_u[N] = {};
-  alignas(64) bf16 tail[N];
+  alignas(64) float tail_g[L] = {};
+  alignas(64) float tail_u[L] = {};
+  alignas(64) bf16 tail[L];
   std::memcpy(tail_g, g + i, static_cast<size_t>(count - i) * sizeof(float));
   std::memcpy(tail_u, u + i, static_cast<size_t>(count - i) * sizeof(float));
   StoreBf16(d, activate(hn::Load(d, tail_g), hn::Load(d, tail_u)), tail);
@@ -170,7 +175,8 @@ HWY_INLINE void Activate(const float* g, const float* u, int count, float weight
 constexpr int kChunk = 64;  // inner values computed, then activated, at a time
 
 // Inner values [begin, end) of every pair: a [pairs, inter].
-void InnerValues(const ExpertsArgs& args, const Pairs& pairs, int begin, int end, float* panel, float* space, bf16* a) {
+void InnerValues(const ExpertsArgs& args, const Pairs& pairs, int begin, int end, double* panel, float* space,
+                 bf16* a) {
   const D4 d4;
   for (int b = 0; b < pairs.buckets; ++b) {
     const Bucket& bucket = pairs.bucket[b];
@@ -240,11 +246,12 @@ void Experts(Context& context, const StepRows& rows, const ExpertsArgs& args) {
     for (int row = 0; row < rows.count; ++row) {
       const int32_t* slots = pairs.of_slot + offset(row, args.topk + 1);
       for (int64_t i = begin; i < end; i += kOutputs) {
-        V4 sum = hn::LoadU(d4, y + offset(slots[0], args.dim) + i);
-        for (int slot = 1; slot <= args.topk; ++slot) {
-          sum = hn::Add(sum, hn::LoadU(d4, y + offset(slots[slot], args.dim) + i));
+        double sum[kOutputs] = {};
+        for (int slot = 0; slot <= args.topk; ++slot) {
+          const float* part = y + offset(slots[slot], args.dim) + i;
+          for (int c = 0; c < kOutputs; ++c) sum[c] += part[c];
         }
-        StoreBf16(d4, sum, args.y + offset(row, args.dim) + i);
+        StoreBf16(d4, Narrow4(sum), args.y + offset(row, args.dim) + i);
       }
     }
   });

@@ -12,14 +12,14 @@ HWY_BEFORE_NAMESPACE();
 namespace onelane::cpu::HWY_NAMESPACE {
 namespace {
 
-// V4's learned merge of the copies: a sigmoid mix with one scale for all four. `stream`: 4 * dim floats.
-void HeadMix(const HeadArgs& args, const float* stream, float* weights) {
+// V4's learned merge of the copies: a sigmoid mix with one scale for all four. `stream`: 4 * dim doubles.
+void HeadMix(const HeadArgs& args, const double* stream, float* weights) {
   const int width = kStreams * args.dim;
-  float products[kMixes];
+  double products[kMixes];
   MixProducts(args.mix.fn, width, 0, kStreams, &stream, 1, products);
-  const float r = 1.0f / std::sqrt(SumSquares(stream, width) / static_cast<float>(width) + args.norm_eps);
+  const double r = 1.0 / std::sqrt(SumSquares(stream, width) / width + args.norm_eps);
   for (int j = 0; j < kStreams; ++j) {
-    weights[j] = Sigmoid(products[j] * r * args.mix.scale[0] + args.mix.base[j]) + args.mix_eps;
+    weights[j] = static_cast<float>(Sigmoid(products[j] * r * args.mix.scale[0] + args.mix.base[j]) + args.mix_eps);
   }
 }
 
@@ -27,7 +27,8 @@ void Head(Context& context, const StepRows& rows, const HeadArgs& args) {
   const int dim = args.dim;
   ONELANE_CHECK(args.head.in == dim, "the head reads the hidden state");
   const Activations h = ActivationSpace(context, args.count, dim);
-  float* stream = context.scratch<float>(kStageSlot, static_cast<size_t>(padded(kStreams * dim)));
+  double* stream = context.scratch<double>(kStageSlot, static_cast<size_t>(padded(kStreams * dim)));
+  float* hidden = context.scratch<float>(kStageSlot + 1, static_cast<size_t>(padded(dim)));
   for (int i = 0; i < args.count; ++i) {
     const int row = args.rows[i];
     ONELANE_CHECK(row >= 0 && row < rows.count, "the head reads a row that is not in the step");
@@ -39,10 +40,10 @@ void Head(Context& context, const StepRows& rows, const HeadArgs& args) {
       WidenRow(source, kStreams * dim, stream);
       HeadMix(args, stream, weights);
     }
-    float* hidden = h.data + offset(i, padded(dim));
     CollapseRow(source, dim, weights, hidden);
     if (args.hidden != nullptr) NarrowRow(hidden, dim, args.hidden + offset(i, dim));
     RmsNormRow(hidden, args.norm, dim, args.norm_eps);
+    WidenRow(hidden, dim, h.data + offset(i, padded(dim)));
   }
   SharedProduct(context, args.head, h, args.count, ToFloat{args.logits, static_cast<size_t>(args.head.out)});
 }

@@ -20,13 +20,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace onelane::cpu::HWY_NAMESPACE {
 
+using VH = hn::Vec<DH>;
 inline constexpr int kOutputs = 4;  // of a tile
 inline constexpr int kWeightBlock = 32;
 // Rows of the largest tile: R * 4 accumulators, 4 weights and an activation must fit the registers.
 inline constexpr int kTileRows = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 ? 2 : 6;
 inline constexpr int kPanelRows = 8;
 
-// -- four weight rows, N values at a time
+// -- four weight rows, L values at a time
 // ------------------------------------------------------------------------------
 
 struct Fp8Rows {
@@ -41,12 +42,14 @@ struct Fp8Rows {
     block_shift = w.block == 32 ? 5 : 7;  // a division per tile would cost as much as half of a short row
     scale = w.scale + offset(outputs[0] >> block_shift, (w.in + w.block - 1) >> block_shift);
   }
-  HWY_INLINE void Scales(int k, VF* scales) const {
-    const DF d;
+  HWY_INLINE void Scales(int k, VH* scales) const {
+    const DH d;
     scales[0] = hn::Set(d, kFp8WeightScale[scale[k >> block_shift]]);
     for (int c = 1; c < kOutputs; ++c) scales[c] = scales[0];
   }
-  HWY_INLINE VF Load(int c, int k, VF scaled) const { return hn::Mul(LoadE4m3(row[c] + k), scaled); }
+  HWY_INLINE VD Load(int c, int k, VH scaled) const {
+    return hn::PromoteTo(DD(), hn::Mul(LoadE4m3(DH(), row[c] + k), scaled));
+  }
 };
 
 struct Fp4Rows {
@@ -61,15 +64,17 @@ struct Fp4Rows {
       scale[c] = w.scale + offset(outputs[c], w.in / kWeightBlock);
     }
   }
-  HWY_INLINE void Scales(int k, VF* scales) const {
-    const DF d;
+  HWY_INLINE void Scales(int k, VH* scales) const {
+    const DH d;
     for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Set(d, kFp4WeightScale[scale[c][k / kWeightBlock]]);
   }
-  HWY_INLINE VF Load(int c, int k, VF scaled) const { return hn::Mul(LoadE2m1(row[c] + k / 2), scaled); }
+  HWY_INLINE VD Load(int c, int k, VH scaled) const {
+    return hn::PromoteTo(DD(), hn::Mul(LoadE2m1(DH(), row[c] + k / 2), scaled));
+  }
 };
 
 struct Bf16Rows {
-  static constexpr int kStep = N;
+  static constexpr int kStep = L;
   const bf16* row[kOutputs];
 
   Bf16Rows() = default;
@@ -77,74 +82,76 @@ struct Bf16Rows {
     const auto* data = reinterpret_cast<const bf16*>(w.data);
     for (int c = 0; c < kOutputs; ++c) row[c] = data + offset(outputs[c], w.in);
   }
-  HWY_INLINE void Scales(int, VF*) const {}
-  HWY_INLINE VF Load(int c, int k, VF) const { return LoadBf16(DF(), row[c] + k); }
-  HWY_INLINE VF LoadTail(int c, int k, int count) const {
-    alignas(64) bf16 values[N] = {};
+  HWY_INLINE void Scales(int, VH*) const {}
+  HWY_INLINE VD Load(int c, int k, VH) const { return WidenBf16(row[c] + k); }
+  HWY_INLINE VD LoadTail(int c, int k, int count) const {
+    alignas(64) bf16 values[L] = {};
     for (int i = 0; i < count; ++i) values[i] = row[c][k + i];
-    return LoadBf16(DF(), values);
+    return WidenBf16(values);
   }
 };
 
-struct FloatRows {
-  static constexpr int kStep = N;
-  const float* row[kOutputs];
+// Rows of floats or doubles.
+template <class T>
+struct PlainRows {
+  static constexpr int kStep = L;
+  const T* row[kOutputs];
 
-  HWY_INLINE void Scales(int, VF*) const {}
-  HWY_INLINE VF Load(int c, int k, VF) const { return hn::LoadU(DF(), row[c] + k); }
-  HWY_INLINE VF LoadTail(int c, int k, int count) const {
-    alignas(64) float values[N] = {};
+  HWY_INLINE void Scales(int, VH*) const {}
+  HWY_INLINE VD Load(int c, int k, VH) const { return LoadWide(row[c] + k); }
+  HWY_INLINE VD LoadTail(int c, int k, int count) const {
+    alignas(64) T values[L] = {};
     for (int i = 0; i < count; ++i) values[i] = row[c][k + i];
-    return hn::Load(DF(), values);
+    return LoadWide(values);
   }
 };
 
 // -- tiles
 // -------------------------------------------------------------------------------------------------------------
 
-// sums[r] = the four dot products of x[r] with the weight rows. Rows of x are padded with zeros.
+// sums[4 r ...] = the four dot products of x[r] with the weight rows. Rows of x are padded with zeros.
 template <int R, class Rows>
-HWY_INLINE void Tile(const Rows& w, int width, const float* const* x, V4* sums) {
-  const DF d;
-  VF acc[R][kOutputs];
+HWY_INLINE void Tile(const Rows& w, int width, const double* const* x, double* sums) {
+  const DD d;
+  VD acc[R][kOutputs];
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < kOutputs; ++c) acc[r][c] = hn::Zero(d);
   }
-  VF scales[kOutputs];
-  for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Zero(d);
+  VH scales[kOutputs];
+  for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Zero(DH());
   int k = 0;
   for (; k + Rows::kStep <= width; k += Rows::kStep) {
     w.Scales(k, scales);
     HWY_UNROLL(2)
-    for (int i = k; i < k + Rows::kStep; i += N) {
-      VF wv[kOutputs];
+    for (int i = k; i < k + Rows::kStep; i += L) {
+      VD wv[kOutputs];
       for (int c = 0; c < kOutputs; ++c) wv[c] = w.Load(c, i, scales[c]);
       for (int r = 0; r < R; ++r) {
-        const VF xv = hn::LoadU(d, x[r] + i);
+        const VD xv = hn::LoadU(d, x[r] + i);
         for (int c = 0; c < kOutputs; ++c) acc[r][c] = hn::MulAdd(xv, wv[c], acc[r][c]);
       }
     }
   }
-  if constexpr (Rows::kStep == N) {
+  if constexpr (Rows::kStep == L) {
     if (k < width) {
       for (int c = 0; c < kOutputs; ++c) {
-        const VF wv = w.LoadTail(c, k, width - k);
+        const VD wv = w.LoadTail(c, k, width - k);
         for (int r = 0; r < R; ++r) acc[r][c] = hn::MulAdd(hn::LoadU(d, x[r] + k), wv, acc[r][c]);
       }
     }
   }
-  for (int r = 0; r < R; ++r) sums[r] = Sum4(acc[r][0], acc[r][1], acc[r][2], acc[r][3]);
+  for (int r = 0; r < R; ++r) Sum4(acc[r][0], acc[r][1], acc[r][2], acc[r][3], sums + r * kOutputs);
 }
 
-// All rows against four outputs; store(row, sums).
+// All rows against four outputs; store(row, the four sums).
 template <class Rows, class Store>
-HWY_INLINE void TileRows(const Rows& w, int width, const float* const* x, int rows, const Store& store) {
-  V4 sums[kTileRows];
+HWY_INLINE void TileRows(const Rows& w, int width, const double* const* x, int rows, const Store& store) {
+  alignas(64) double sums[kTileRows * kOutputs];
   int row = 0;
   const auto run = [&](auto tile) HWY_ATTR {
     constexpr int R = decltype(tile)::value;
     Tile<R>(w, width, x + row, sums);
-    for (int r = 0; r < R; ++r) store(row + r, sums[r]);
+    for (int r = 0; r < R; ++r) store(row + r, sums + r * kOutputs);
     row += R;
   };
   while (rows - row >= kTileRows) run(std::integral_constant<int, kTileRows>());
@@ -156,18 +163,18 @@ HWY_INLINE void TileRows(const Rows& w, int width, const float* const* x, int ro
 }
 
 template <class Rows>
-HWY_INLINE void ExpandPanel(const Rows& w, int width, float* panel, int stride) {
-  const DF d;
-  VF scales[kOutputs];
-  for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Zero(d);
+HWY_INLINE void ExpandPanel(const Rows& w, int width, double* panel, int stride) {
+  const DD d;
+  VH scales[kOutputs];
+  for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Zero(DH());
   int k = 0;
   for (; k + Rows::kStep <= width; k += Rows::kStep) {
     w.Scales(k, scales);
-    for (int i = k; i < k + Rows::kStep; i += N) {
+    for (int i = k; i < k + Rows::kStep; i += L) {
       for (int c = 0; c < kOutputs; ++c) hn::StoreU(w.Load(c, i, scales[c]), d, panel + c * stride + i);
     }
   }
-  if constexpr (Rows::kStep == N) {
+  if constexpr (Rows::kStep == L) {
     if (k < width) {
       for (int c = 0; c < kOutputs; ++c) hn::StoreU(w.LoadTail(c, k, width - k), d, panel + c * stride + k);
     }
@@ -201,16 +208,16 @@ struct ToFloat {
   }
 };
 
-inline size_t PanelFloats(int width) { return offset(kOutputs, padded(width)); }
+inline size_t PanelValues(int width) { return offset(kOutputs, padded(width)); }
 
-// Outputs [begin, end) of the product of `rows` padded rows x[r]; begin is a multiple of 4. `panel`: PanelFloats(w.in)
-// floats of the calling thread's own.
+// Outputs [begin, end) of the product of `rows` padded rows x[r]; begin is a multiple of 4. `panel`: PanelValues(w.in)
+// doubles of the calling thread's own.
 template <class Rows, class Store>
-HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const float* const* x, int rows, float* panel,
+HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* const* x, int rows, double* panel,
                           const Store& store) {
   const int stride = padded(w.in);
   // Rows whose activations stay in the second-level cache while all outputs pass.
-  const int block = rows < kPanelRows ? rows : std::max(kTileRows, 98304 / stride / kTileRows * kTileRows);
+  const int block = rows < kPanelRows ? rows : std::max(kTileRows, 49152 / stride / kTileRows * kTileRows);
   for (int first = 0; first < rows; first += block) {
     const int count = std::min(block, rows - first);
     for (int n = begin; n < end; n += kOutputs) {
@@ -218,12 +225,12 @@ HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const float* cons
       int outputs[kOutputs];
       for (int c = 0; c < kOutputs; ++c) outputs[c] = std::min(n + c, end - 1);
       const Rows weights(w, outputs);
-      const auto put = [&](int row, V4 sums) HWY_ATTR { store(first + row, n, valid, sums); };
+      const auto put = [&](int row, const double* sums) HWY_ATTR { store(first + row, n, valid, Narrow4(sums)); };
       if (count < kPanelRows) {
         TileRows(weights, w.in, x + first, count, put);
       } else {
         ExpandPanel(weights, w.in, panel, stride);
-        const FloatRows expanded{{panel, panel + stride, panel + 2 * stride, panel + 3 * stride}};
+        const PlainRows<double> expanded{{panel, panel + stride, panel + 2 * stride, panel + 3 * stride}};
         TileRows(expanded, w.in, x + first, count, put);
       }
     }
@@ -231,7 +238,7 @@ HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const float* cons
 }
 
 template <class Store>
-HWY_NOINLINE void Product(const Matrix& w, int begin, int end, const float* const* x, int rows, float* panel,
+HWY_NOINLINE void Product(const Matrix& w, int begin, int end, const double* const* x, int rows, double* panel,
                           const Store& store) {
   switch (w.kind) {
     case Matrix::Kind::kFp8:
@@ -251,10 +258,10 @@ inline int64_t ProductWork(const Matrix& w, int rows) { return int64_t{w.out} * 
 // -- scratch of products
 // -----------------------------------------------------------------------------------------------
 
-// Activation rows in scratch: floats and a pointer to each row.
+// Activation rows in scratch: doubles and a pointer to each row.
 struct Activations {
-  const float* const* row = nullptr;
-  float* data = nullptr;
+  const double* const* row = nullptr;
+  double* data = nullptr;
   int width = 0;
 };
 
@@ -262,8 +269,8 @@ struct Activations {
 enum : size_t { kPanelSlot, kRowSlot, kRowPointerSlot, kRow2Slot, kRow2PointerSlot, kStageSlot };
 
 inline Activations ActivationSpace(Context& context, int count, int width, size_t slot = kRowSlot) {
-  float* data = context.scratch<float>(slot, offset(count, padded(width)));
-  const float** pointers = context.scratch<const float*>(slot + 1, static_cast<size_t>(count));
+  double* data = context.scratch<double>(slot, offset(count, padded(width)));
+  const double** pointers = context.scratch<const double*>(slot + 1, static_cast<size_t>(count));
   for (int row = 0; row < count; ++row) pointers[row] = data + offset(row, padded(width));
   return {pointers, data, width};
 }
@@ -282,13 +289,13 @@ inline HWY_ATTR Activations MakeActivations(Context& context, const bf16* x, int
 
 // Panels for every thread, for matrices up to `width` wide.
 struct Panels {
-  float* data;
+  double* data;
   size_t stride;
-  float* of(int share) const { return data + static_cast<size_t>(share) * stride; }
+  double* of(int share) const { return data + static_cast<size_t>(share) * stride; }
 };
 inline Panels MakePanels(Context& context, int width) {
-  const size_t stride = PanelFloats(width);
-  return {context.scratch<float>(kPanelSlot, stride * static_cast<size_t>(context.threads())), stride};
+  const size_t stride = PanelValues(width);
+  return {context.scratch<double>(kPanelSlot, stride * static_cast<size_t>(context.threads())), stride};
 }
 
 // The whole product, cut over the outputs.

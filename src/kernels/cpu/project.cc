@@ -35,7 +35,7 @@ void ProjectDown(Context& context, int rows, const QkvArgs& args, float* qr, flo
   context.parallel(kv_outputs + q_outputs, kOutputs, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
     const int from = static_cast<int>(begin);
     const int to = static_cast<int>(end);
-    float* panel = panels.of(share);
+    double* panel = panels.of(share);
     if (from < kv_outputs) {
       Product(args.wkv, from, std::min(to, kv_outputs), for_kv.row, rows, panel, put(kv, kv_outputs));
     }
@@ -110,8 +110,8 @@ void ProjectOut(Context& context, const StepRows& rows, const ProjectOutArgs& ar
 
   // [rows * groups] activation rows; those of a group are gathered by pointer.
   const Activations x = MakeActivations(context, args.attended, rows.count * args.groups, width, args.wo_a.act_block);
-  const float** by_group =
-      context.scratch<const float*>(kGroupSlot, static_cast<size_t>(rows.count) * static_cast<size_t>(args.groups));
+  const double** by_group =
+      context.scratch<const double*>(kGroupSlot, static_cast<size_t>(rows.count) * static_cast<size_t>(args.groups));
   for (int group = 0; group < args.groups; ++group) {
     for (int row = 0; row < rows.count; ++row) {
       by_group[offset(group, rows.count) + static_cast<size_t>(row)] = x.row[row * args.groups + group];

@@ -13,25 +13,26 @@
 HWY_BEFORE_NAMESPACE();
 namespace onelane::cpu::HWY_NAMESPACE {
 
-// N e4m3 codes as half floats give 2^-8 of their value. The encoder writes the NaN code only under a NaN scale.
-HWY_INLINE VF LoadE4m3(const uint8_t* codes) {
-  const DF d;
-  const hn::Rebind<int8_t, DF> d8;
-  const hn::Rebind<int16_t, DF> d16;
-  const hn::Rebind<hwy::float16_t, DF> dh;
+// e4m3 codes, one a lane, as half floats give 2^-8 of their value. The encoder writes the NaN code only under a NaN
+// scale.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadE4m3(D d, const uint8_t* codes) {
+  const hn::Rebind<int8_t, D> d8;
+  const hn::Rebind<int16_t, D> d16;
+  const hn::Rebind<hwy::float16_t, D> dh;
   const auto code = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes)));
   const auto half = hn::And(hn::ShiftLeft<7>(code), hn::Set(d16, static_cast<int16_t>(0xbf80)));
   return hn::PromoteTo(d, hn::BitCast(dh, half));
 }
 
-// N e2m1 codes, two in a byte with the even one low, doubled.
-HWY_INLINE VF LoadE2m1(const uint8_t* packed) {
-  const DF d;
-  const hn::CappedTag<uint8_t, N / 2> d8h;
+// e2m1 codes, one a lane, two in a byte with the even one low, doubled.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadE2m1(D d, const uint8_t* packed) {
+  const hn::CappedTag<uint8_t, hn::MaxLanes(D()) / 2> d8h;
   const hn::Rebind<uint16_t, decltype(d8h)> d16;
   const hn::Repartition<uint8_t, decltype(d16)> d8;
-  const hn::Rebind<int8_t, DF> di8;
-  const hn::Rebind<int32_t, DF> di32;
+  const hn::Rebind<int8_t, D> di8;
+  const hn::Rebind<int32_t, D> di32;
   alignas(16) static constexpr uint8_t kTwice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, 255, 254, 253, 252, 250, 248, 244};
   const auto table = hn::Load(hn::FixedTag<uint8_t, 16>(), kTwice);
   const auto pairs = hn::PromoteTo(d16, hn::LoadU(d8h, packed));
@@ -47,7 +48,7 @@ inline HWY_ATTR void DecodeFp8(const uint8_t* codes, const uint8_t* scales, int 
     const VF scale = hn::Set(d, e8m0_to_float(scales[begin / block]));
     for (int i = begin; i < begin + block; i += N) {
       // Not one factor 256 * scale: that overflows where the product with the code does not.
-      StoreBf16(d, hn::Mul(hn::Mul(LoadE4m3(codes + i), hn::Set(d, 256.0f)), scale), out + i);
+      StoreBf16(d, hn::Mul(hn::Mul(LoadE4m3(d, codes + i), hn::Set(d, 256.0f)), scale), out + i);
     }
   }
 }
@@ -66,7 +67,7 @@ inline HWY_ATTR void DecodeRecord(RecordFormat format, const uint8_t* data, cons
       for (int block = 0; block < kHeadDim / 16; ++block) {
         const VF scale = hn::Set(d, e4m3_to_float(scales[block]) * 0.5f);
         for (int i = 16 * block; i < 16 * (block + 1); i += N) {
-          StoreBf16(d, hn::Mul(LoadE2m1(data + i / 2), scale), out + i);
+          StoreBf16(d, hn::Mul(LoadE2m1(d, data + i / 2), scale), out + i);
         }
       }
       return;

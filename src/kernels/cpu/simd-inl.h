@@ -1,7 +1,9 @@
 // Vector operations shared by the stages, compiled once per target (Highway's foreach_target).
 //
-// Order: every sum over a row runs in `N` lanes of one accumulator per output, lane i taking the elements i, i + N, ...
-// and the lanes are added in a fixed tree. So the bits depend on the row and the target, never on a tile.
+// Between two roundings everything is double, so that results are as if exact: a product of two bf16 or of two codes
+// fits a double with room for 2^30 summands. Order: every sum over a row runs in `L` lanes of one accumulator per
+// output, lane i taking the elements i, i + L, ... and the lanes are added in a fixed tree. So the bits depend on the
+// row and the target, never on a tile.
 #include "kernels/cpu/targets.h"
 //
 #include <cmath>
@@ -32,6 +34,12 @@ using VF = hn::Vec<DF>;
 using D4 = hn::FixedTag<float, 4>;
 using V4 = hn::Vec<D4>;
 inline constexpr int N = static_cast<int>(hn::MaxLanes(DF()));
+
+// Doubles of the same width, and as many floats: what widens to them in one instruction.
+using DD = hn::Repartition<double, DF>;
+using DH = hn::Rebind<float, DD>;
+using VD = hn::Vec<DD>;
+inline constexpr int L = N / 2;
 
 // -- bf16
 // --------------------------------------------------------------------------------------------------------------
@@ -67,6 +75,9 @@ HWY_INLINE void StoreBf16(D d, hn::Vec<D> v, bf16* p) {
   hn::StoreU(hn::DemoteTo(db, hn::BitCast(di, hn::ShiftRight<16>(Bf16Bits(d, v)))), db, p);
 }
 
+HWY_INLINE VD WidenBf16(const bf16* p) { return hn::PromoteTo(DD(), LoadBf16(DH(), p)); }
+HWY_INLINE VD WidenFloats(const float* p) { return hn::PromoteTo(DD(), hn::LoadU(DH(), p)); }
+
 // `width` bf16 to floats; the rest of the padded row becomes 0.
 inline HWY_ATTR void WidenRow(const bf16* x, int width, float* out) {
   const DF d;
@@ -74,6 +85,19 @@ inline HWY_ATTR void WidenRow(const bf16* x, int width, float* out) {
   for (; i + N <= width; i += N) hn::StoreU(LoadBf16(d, x + i), d, out + i);
   for (; i < width; ++i) out[i] = bf16_to_float(x[i]);
   for (; i < padded(width); ++i) out[i] = 0;
+}
+
+// The same, to doubles.
+inline HWY_ATTR void WidenRow(const bf16* x, int width, double* out) {
+  int i = 0;
+  for (; i + L <= width; i += L) hn::StoreU(WidenBf16(x + i), DD(), out + i);
+  for (; i < width; ++i) out[i] = bf16_to_float(x[i]);
+  for (; i < padded(width); ++i) out[i] = 0;
+}
+
+// A padded row of floats to doubles, padding included.
+inline HWY_ATTR void WidenRow(const float* x, int width, double* out) {
+  for (int i = 0; i < padded(width); i += L) hn::StoreU(WidenFloats(x + i), DD(), out + i);
 }
 
 inline HWY_ATTR void NarrowRow(const float* x, int width, bf16* out) {
@@ -86,9 +110,11 @@ inline HWY_ATTR void NarrowRow(const float* x, int width, bf16* out) {
 // -- sums
 // --------------------------------------------------------------------------------------------------------------
 
+using D2 = hn::FixedTag<double, 2>;
+
 template <class D>
-HWY_INLINE V4 AddBlocks([[maybe_unused]] D d, hn::Vec<D> v) {
-  if constexpr (hn::MaxLanes(D()) == 4) {
+HWY_INLINE hn::Vec<D2> AddBlocks([[maybe_unused]] D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(D()) == 2) {
     return v;
   } else {
     const hn::Half<D> half;
@@ -96,37 +122,40 @@ HWY_INLINE V4 AddBlocks([[maybe_unused]] D d, hn::Vec<D> v) {
   }
 }
 
-// The sums over the lanes of a, b, c and d, in this order.
-HWY_INLINE V4 Sum4(VF a, VF b, VF c, VF e) {
-  const DF d;
-  const hn::Repartition<uint64_t, DF> d64;
-  const auto ab = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
-  const auto ce = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
-  const VF low = hn::BitCast(d, hn::InterleaveLower(d64, ab, ce));
-  const VF high = hn::BitCast(d, hn::InterleaveUpper(d64, ab, ce));
-  return AddBlocks(d, hn::Add(low, high));
+// sums[0..4): over the lanes of a, b, c and e, in this order.
+HWY_INLINE void Sum4(VD a, VD b, VD c, VD e, double* sums) {
+  const DD d;
+  hn::StoreU(AddBlocks(d, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b))), D2(), sums);
+  hn::StoreU(AddBlocks(d, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e))), D2(), sums + 2);
 }
 
-HWY_INLINE float Sum(VF v) {
-  const DF d;
+// Four sums, rounded to float.
+HWY_INLINE V4 Narrow4(const double* sums) {
+  const hn::Rebind<float, D2> half;
+  const auto low = hn::DemoteTo(half, hn::LoadU(D2(), sums));
+  return hn::Combine(D4(), hn::DemoteTo(half, hn::LoadU(D2(), sums + 2)), low);
+}
+
+HWY_INLINE double Sum(VD v) {
+  const DD d;
   return hn::GetLane(hn::SumOfLanes(d, v));
 }
 
-// Sum of squares of a padded row.
-inline HWY_ATTR float SumSquares(const float* x, int width) {
-  const DF d;
-  VF a = hn::Zero(d);
-  VF b = hn::Zero(d);
+HWY_INLINE VD LoadWide(const float* p) { return WidenFloats(p); }
+HWY_INLINE VD LoadWide(const double* p) { return hn::LoadU(DD(), p); }
+
+// Sum of squares of a padded row of floats or doubles.
+template <class T>
+HWY_ATTR double SumSquares(const T* x, int width) {
+  const DD d;
+  VD a = hn::Zero(d);
+  VD b = hn::Zero(d);
   int i = 0;
-  for (; i + 2 * N <= padded(width); i += 2 * N) {
-    const VF u = hn::LoadU(d, x + i);
-    const VF v = hn::LoadU(d, x + i + N);
+  for (; i + 2 * L <= padded(width); i += 2 * L) {
+    const VD u = LoadWide(x + i);
+    const VD v = LoadWide(x + i + L);
     a = hn::MulAdd(u, u, a);
     b = hn::MulAdd(v, v, b);
-  }
-  for (; i < padded(width); i += N) {
-    const VF u = hn::LoadU(d, x + i);
-    a = hn::MulAdd(u, u, a);
   }
   return Sum(hn::Add(a, b));
 }
@@ -135,15 +164,15 @@ inline HWY_ATTR float SumSquares(const float* x, int width) {
 // ---------------------------------------------------------------------------------------------------------
 
 // e^x for x <= 0 or NaN, which stays NaN.
-HWY_INLINE VF Exp(VF x) {
-  const DF d;
+HWY_INLINE VD Exp(VD x) {
+  const DD d;
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
 }
 
 // A.6 in place on a padded row of floats: x[i] = round(weight[i] * (x[i] * rsqrt(mean(x^2) + eps))); weight null: none.
 inline HWY_ATTR void RmsNormRow(float* x, const bf16* weight, int width, float eps) {
   const DF d;
-  const float scale = 1.0f / std::sqrt(SumSquares(x, width) / static_cast<float>(width) + eps);
+  const auto scale = static_cast<float>(1.0 / std::sqrt(SumSquares(x, width) / width + eps));
   const VF vs = hn::Set(d, scale);
   int i = 0;
   for (; i + N <= width; i += N) {
@@ -204,11 +233,18 @@ inline HWY_ATTR void QuantiseBlock(float* x, int width) {
   }
 }
 
-// A row of activations as a product sees it: floats, quantised in blocks of `block` unless it is 0.
-inline HWY_ATTR void ActivationRow(const bf16* x, int width, int block, float* out) {
-  WidenRow(x, width, out);
-  if (block == 0) return;
-  for (int i = 0; i < width; i += block) QuantiseBlock(out + i, std::min(block, padded(width) - i));
+inline constexpr int kMostActBlock = 128;
+
+// A row of activations as a product sees it: doubles, quantised in blocks of `block` unless it is 0.
+inline HWY_ATTR void ActivationRow(const bf16* x, int width, int block, double* out) {
+  if (block == 0) return WidenRow(x, width, out);
+  alignas(64) float values[kMostActBlock];
+  for (int i = 0; i < width; i += block) {
+    const int count = std::min(block, width - i);
+    WidenRow(x + i, count, values);
+    QuantiseBlock(values, padded(count));
+    WidenRow(values, count, out + i);
+  }
 }
 
 }  // namespace onelane::cpu::HWY_NAMESPACE
