@@ -42,13 +42,14 @@ struct Fp8Rows {
     block_shift = w.block == 32 ? 5 : 7;  // a division per tile would cost as much as half of a short row
     scale = w.scale + offset(outputs[0] >> block_shift, (w.in + w.block - 1) >> block_shift);
   }
-  HWY_INLINE void Scales(int k, VH* scales) const {
-    const DH d;
+  template <class D>
+  HWY_INLINE void Scales(D d, int k, hn::Vec<D>* scales) const {
     scales[0] = hn::Set(d, kFp8WeightScale[scale[k >> block_shift]]);
     for (int c = 1; c < kOutputs; ++c) scales[c] = scales[0];
   }
-  HWY_INLINE VD Load(int c, int k, VH scaled) const {
-    return hn::PromoteTo(DD(), hn::Mul(LoadE4m3(DH(), row[c] + k), scaled));
+  template <class D>
+  HWY_INLINE hn::Vec<D> Load(D d, int c, int k, hn::Vec<D> scaled) const {
+    return hn::Mul(LoadE4m3(d, row[c] + k), scaled);
   }
 };
 
@@ -64,12 +65,13 @@ struct Fp4Rows {
       scale[c] = w.scale + offset(outputs[c], w.in / kWeightBlock);
     }
   }
-  HWY_INLINE void Scales(int k, VH* scales) const {
-    const DH d;
+  template <class D>
+  HWY_INLINE void Scales(D d, int k, hn::Vec<D>* scales) const {
     for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Set(d, kFp4WeightScale[scale[c][k / kWeightBlock]]);
   }
-  HWY_INLINE VD Load(int c, int k, VH scaled) const {
-    return hn::PromoteTo(DD(), hn::Mul(LoadE2m1(DH(), row[c] + k / 2), scaled));
+  template <class D>
+  HWY_INLINE hn::Vec<D> Load(D d, int c, int k, hn::Vec<D> scaled) const {
+    return hn::Mul(LoadE2m1(d, row[c] + k / 2), scaled);
   }
 };
 
@@ -82,8 +84,8 @@ struct Bf16Rows {
     const auto* data = reinterpret_cast<const bf16*>(w.data);
     for (int c = 0; c < kOutputs; ++c) row[c] = data + offset(outputs[c], w.in);
   }
-  HWY_INLINE void Scales(int, VH*) const {}
-  HWY_INLINE VD Load(int c, int k, VH) const { return WidenBf16(row[c] + k); }
+  HWY_INLINE void Scales(DH, int, VH*) const {}
+  HWY_INLINE VH Load(DH d, int c, int k, VH) const { return LoadBf16(d, row[c] + k); }
   HWY_INLINE VD LoadTail(int c, int k, int count) const {
     alignas(64) bf16 values[L] = {};
     for (int i = 0; i < count; ++i) values[i] = row[c][k + i];
@@ -91,14 +93,18 @@ struct Bf16Rows {
   }
 };
 
-// Rows of floats or doubles.
+// Rows of floats or doubles: mixing weights and panels.
 template <class T>
 struct PlainRows {
   static constexpr int kStep = L;
   const T* row[kOutputs];
 
-  HWY_INLINE void Scales(int, VH*) const {}
-  HWY_INLINE VD Load(int c, int k, VH) const { return LoadWide(row[c] + k); }
+  template <class D>
+  HWY_INLINE void Scales(D, int, hn::Vec<D>*) const {}
+  template <class D>
+  HWY_INLINE auto Load(D, int c, int k, hn::Vec<D>) const {
+    return hn::LoadU(hn::Rebind<T, D>(), row[c] + k);
+  }
   HWY_INLINE VD LoadTail(int c, int k, int count) const {
     alignas(64) T values[L] = {};
     for (int i = 0; i < count; ++i) values[i] = row[c][k + i];
@@ -106,10 +112,47 @@ struct PlainRows {
   }
 };
 
+HWY_INLINE VD Widen(VH v) { return hn::PromoteTo(DD(), v); }
+HWY_INLINE VD Widen(VD v) { return v; }
+
 // -- tiles
 // -------------------------------------------------------------------------------------------------------------
 
 // sums[4 r ...] = the four dot products of x[r] with the weight rows. Rows of x are padded with zeros.
+//
+// With quantised activations both factors are codes of at most four significant bits, and a float holds the sum of four
+// products of one block unless they lie 2^13 apart: then one of them loses what is below 2^-24 of a summand of the
+// whole. So four products a lane are summed in float, and those sums in double.
+template <int R, class Rows>
+HWY_INLINE void CodeTile(const Rows& w, int width, const double* const* x, double* sums) {
+  const DF d;
+  const DH dh;
+  VD acc[R][kOutputs];
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < kOutputs; ++c) acc[r][c] = hn::Zero(DD());
+  }
+  const float* row[R];
+  for (int r = 0; r < R; ++r) row[r] = reinterpret_cast<const float*>(x[r]);
+  VF scales[kOutputs];
+  for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Zero(d);
+  for (int k = 0; k < width; k += kWeightBlock) {
+    w.Scales(d, k, scales);
+    for (int i = k; i < k + kWeightBlock; i += 2 * N) {
+      for (int c = 0; c < kOutputs; ++c) {
+        const VF w0 = w.Load(d, c, i, scales[c]);
+        const VF w1 = w.Load(d, c, i + N, scales[c]);
+        for (int r = 0; r < R; ++r) {
+          const VF two = hn::MulAdd(hn::LoadU(d, row[r] + i + N), w1, hn::Mul(hn::LoadU(d, row[r] + i), w0));
+          const VH four = hn::Add(hn::LowerHalf(dh, two), hn::UpperHalf(dh, two));
+          acc[r][c] = hn::Add(acc[r][c], Widen(four));
+        }
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r) Sum4(acc[r][0], acc[r][1], acc[r][2], acc[r][3], sums + r * kOutputs);
+}
+
+// The same where activations are bf16: all in double.
 template <int R, class Rows>
 HWY_INLINE void Tile(const Rows& w, int width, const double* const* x, double* sums) {
   const DD d;
@@ -121,11 +164,11 @@ HWY_INLINE void Tile(const Rows& w, int width, const double* const* x, double* s
   for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Zero(DH());
   int k = 0;
   for (; k + Rows::kStep <= width; k += Rows::kStep) {
-    w.Scales(k, scales);
+    w.Scales(DH(), k, scales);
     HWY_UNROLL(2)
     for (int i = k; i < k + Rows::kStep; i += L) {
       VD wv[kOutputs];
-      for (int c = 0; c < kOutputs; ++c) wv[c] = w.Load(c, i, scales[c]);
+      for (int c = 0; c < kOutputs; ++c) wv[c] = Widen(w.Load(DH(), c, i, scales[c]));
       for (int r = 0; r < R; ++r) {
         const VD xv = hn::LoadU(d, x[r] + i);
         for (int c = 0; c < kOutputs; ++c) acc[r][c] = hn::MulAdd(xv, wv[c], acc[r][c]);
@@ -144,13 +187,17 @@ HWY_INLINE void Tile(const Rows& w, int width, const double* const* x, double* s
 }
 
 // All rows against four outputs; store(row, the four sums).
-template <class Rows, class Store>
+template <bool kCodes, class Rows, class Store>
 HWY_INLINE void TileRows(const Rows& w, int width, const double* const* x, int rows, const Store& store) {
   alignas(64) double sums[kTileRows * kOutputs];
   int row = 0;
   const auto run = [&](auto tile) HWY_ATTR {
     constexpr int R = decltype(tile)::value;
-    Tile<R>(w, width, x + row, sums);
+    if constexpr (kCodes) {
+      CodeTile<R>(w, width, x + row, sums);
+    } else {
+      Tile<R>(w, width, x + row, sums);
+    }
     for (int r = 0; r < R; ++r) store(row + r, sums + r * kOutputs);
     row += R;
   };
@@ -162,6 +209,18 @@ HWY_INLINE void TileRows(const Rows& w, int width, const double* const* x, int r
   if (row < rows) run(std::integral_constant<int, 1>());
 }
 
+// Four weight rows as floats or doubles.
+template <class Rows>
+HWY_INLINE void ExpandPanel(const Rows& w, int width, float* panel, int stride) {
+  const DF d;
+  VF scales[kOutputs];
+  for (int k = 0; k < width; k += kWeightBlock) {
+    w.Scales(d, k, scales);
+    for (int i = k; i < k + kWeightBlock; i += N) {
+      for (int c = 0; c < kOutputs; ++c) hn::StoreU(w.Load(d, c, i, scales[c]), d, panel + c * stride + i);
+    }
+  }
+}
 template <class Rows>
 HWY_INLINE void ExpandPanel(const Rows& w, int width, double* panel, int stride) {
   const DD d;
@@ -169,9 +228,11 @@ HWY_INLINE void ExpandPanel(const Rows& w, int width, double* panel, int stride)
   for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Zero(DH());
   int k = 0;
   for (; k + Rows::kStep <= width; k += Rows::kStep) {
-    w.Scales(k, scales);
+    w.Scales(DH(), k, scales);
     for (int i = k; i < k + Rows::kStep; i += L) {
-      for (int c = 0; c < kOutputs; ++c) hn::StoreU(w.Load(c, i, scales[c]), d, panel + c * stride + i);
+      for (int c = 0; c < kOutputs; ++c) {
+        hn::StoreU(Widen(w.Load(DH(), c, i, scales[c])), d, panel + c * stride + i);
+      }
     }
   }
   if constexpr (Rows::kStep == L) {
@@ -212,7 +273,7 @@ inline size_t PanelValues(int width) { return offset(kOutputs, padded(width)); }
 
 // Outputs [begin, end) of the product of `rows` padded rows x[r]; begin is a multiple of 4. `panel`: PanelValues(w.in)
 // doubles of the calling thread's own.
-template <class Rows, class Store>
+template <bool kCodes, class Rows, class Store>
 HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* const* x, int rows, double* panel,
                           const Store& store) {
   const int stride = padded(w.in);
@@ -227,11 +288,13 @@ HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* con
       const Rows weights(w, outputs);
       const auto put = [&](int row, const double* sums) HWY_ATTR { store(first + row, n, valid, Narrow4(sums)); };
       if (count < kPanelRows) {
-        TileRows(weights, w.in, x + first, count, put);
+        TileRows<kCodes>(weights, w.in, x + first, count, put);
       } else {
-        ExpandPanel(weights, w.in, panel, stride);
-        const PlainRows<double> expanded{{panel, panel + stride, panel + 2 * stride, panel + 3 * stride}};
-        TileRows(expanded, w.in, x + first, count, put);
+        using T = std::conditional_t<kCodes, float, double>;
+        T* values = reinterpret_cast<T*>(panel);
+        ExpandPanel(weights, w.in, values, stride);
+        const PlainRows<T> expanded{{values, values + stride, values + 2 * stride, values + 3 * stride}};
+        TileRows<kCodes>(expanded, w.in, x + first, count, put);
       }
     }
   }
@@ -240,14 +303,18 @@ HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* con
 template <class Store>
 HWY_NOINLINE void Product(const Matrix& w, int begin, int end, const double* const* x, int rows, double* panel,
                           const Store& store) {
+  const bool codes = w.act_block > 0;
   switch (w.kind) {
     case Matrix::Kind::kFp8:
       ONELANE_CHECK(w.block == 32 || w.block == 128, "a scale tile is 32 or 128 wide");
-      return ProductOf<Fp8Rows>(w, begin, end, x, rows, panel, store);
+      if (codes) return ProductOf<true, Fp8Rows>(w, begin, end, x, rows, panel, store);
+      return ProductOf<false, Fp8Rows>(w, begin, end, x, rows, panel, store);
     case Matrix::Kind::kFp4:
-      return ProductOf<Fp4Rows>(w, begin, end, x, rows, panel, store);
+      if (codes) return ProductOf<true, Fp4Rows>(w, begin, end, x, rows, panel, store);
+      return ProductOf<false, Fp4Rows>(w, begin, end, x, rows, panel, store);
     case Matrix::Kind::kBf16:
-      return ProductOf<Bf16Rows>(w, begin, end, x, rows, panel, store);
+      ONELANE_CHECK(!codes, "activations are quantised for quantised weights only");
+      return ProductOf<false, Bf16Rows>(w, begin, end, x, rows, panel, store);
     case Matrix::Kind::kNone:
       ONELANE_CHECK(false, "a product needs a matrix");
   }
@@ -258,7 +325,7 @@ inline int64_t ProductWork(const Matrix& w, int rows) { return int64_t{w.out} * 
 // -- scratch of products
 // -----------------------------------------------------------------------------------------------
 
-// Activation rows in scratch: doubles and a pointer to each row.
+// Activation rows in scratch and a pointer to each: doubles, or floats where they are quantised (ActivationRow).
 struct Activations {
   const double* const* row = nullptr;
   double* data = nullptr;

@@ -233,18 +233,13 @@ inline HWY_ATTR void QuantiseBlock(float* x, int width) {
   }
 }
 
-inline constexpr int kMostActBlock = 128;
-
-// A row of activations as a product sees it: doubles, quantised in blocks of `block` unless it is 0.
+// A row of activations as a product sees it: doubles; quantised in blocks of `block`, unless that is 0, floats, which
+// fill the first half of the row.
 inline HWY_ATTR void ActivationRow(const bf16* x, int width, int block, double* out) {
   if (block == 0) return WidenRow(x, width, out);
-  alignas(64) float values[kMostActBlock];
-  for (int i = 0; i < width; i += block) {
-    const int count = std::min(block, width - i);
-    WidenRow(x + i, count, values);
-    QuantiseBlock(values, padded(count));
-    WidenRow(values, count, out + i);
-  }
+  auto* values = reinterpret_cast<float*>(out);
+  WidenRow(x, width, values);
+  for (int i = 0; i < width; i += block) QuantiseBlock(values + i, std::min(block, padded(width) - i));
 }
 
 }  // namespace onelane::cpu::HWY_NAMESPACE
