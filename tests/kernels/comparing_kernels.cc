@@ -112,6 +112,10 @@ void ComparingKernels::compare(const std::string& what, const Region& region, co
       ASSERT_FALSE(std::isfinite(aa)) << what << " row " << row << ": the reference is not finite";
       continue;
     }
+    Tally& tally = values_of[what];
+    tally.made += a.size();
+    for (size_t i = 0; i < a.size(); ++i)
+      tally.differing += std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i]);
     const double rms = std::sqrt(bb / static_cast<double>(b.size()));
     size_t worst = 0;
     double excess = -1;

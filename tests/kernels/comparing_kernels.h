@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -34,13 +35,15 @@ class ComparingKernels final : public Kernels {
   void main_input(const StepRows& rows, const MainInputArgs& args) override;
   void markov(const MarkovArgs& args) override;
 
-  // Choices (picks, candidates, experts) that both made, and how many of them differ. Scores that agree up to rounding
-  // may choose differently at a near tie.
-  struct Choices {
+  // Results that both made, and how many of them differ in a bit.
+  struct Tally {
     size_t made = 0;
     size_t differing = 0;
   };
-  Choices choices;
+  // Choices: picks, candidates, experts. Scores that agree up to rounding may choose differently at a near tie.
+  Tally choices;
+  // Values, by stage and buffer. Of finite rows only.
+  std::map<std::string, Tally> values_of;
 
  private:
   // How far a row of values may be from the reference's: each element within relative * |reference| + of_rms * (the
