@@ -115,16 +115,48 @@ struct PlainRows {
 HWY_INLINE VD Widen(VH v) { return hn::PromoteTo(DD(), v); }
 HWY_INLINE VD Widen(VD v) { return v; }
 
+// -- activations
+// -------------------------------------------------------------------------------------------------------------
+
+// How a product takes its activations: quantised in blocks of `block` unless that is 0, as floats or as doubles.
+struct ActivationForm {
+  int block = 0;
+  bool floats = false;
+  bool operator==(const ActivationForm&) const = default;
+};
+inline ActivationForm FormOf(const Matrix& w) {
+  return {w.act_block, w.kind == Matrix::Kind::kFp4 && w.act_block > 0};  // see FloatTile
+}
+
+// A row of activations in its form; floats fill the first half of `out`.
+inline HWY_ATTR void ActivationRow(const bf16* x, int width, ActivationForm form, double* out) {
+  if (form.block == 0) return WidenRow(x, width, out);
+  if (form.floats) {
+    auto* values = reinterpret_cast<float*>(out);
+    WidenRow(x, width, values);
+    for (int i = 0; i < width; i += form.block) QuantiseBlock(values + i, std::min(form.block, padded(width) - i));
+    return;
+  }
+  constexpr int kMostBlock = 128;
+  ONELANE_CHECK(form.block % kPad == 0 && form.block <= kMostBlock, "activations are quantised in blocks of up to 128");
+  alignas(64) float values[kMostBlock];
+  for (int i = 0; i < width; i += form.block) {
+    const int count = std::min(form.block, width - i);
+    WidenRow(x + i, count, values);
+    QuantiseBlock(values, padded(count));
+    WidenRow(values, count, out + i);
+  }
+}
+
 // -- tiles
 // -------------------------------------------------------------------------------------------------------------
 
 // sums[4 r ...] = the four dot products of x[r] with the weight rows. Rows of x are padded with zeros.
 //
-// With quantised activations both factors are codes of at most four significant bits, and a float holds the sum of four
-// products of one block unless they lie 2^13 apart: then one of them loses what is below 2^-24 of a summand of the
-// whole. So four products a lane are summed in float, and those sums in double.
+// Weights e2m1 and activations e4m3, in floats: the products of a block are multiples of 2^-10 of its scales and below
+// 2^12, so that a float holds the sum of four. Four products a lane are summed in float, and those sums in double.
 template <int R, class Rows>
-HWY_INLINE void CodeTile(const Rows& w, int width, const double* const* x, double* sums) {
+HWY_INLINE void FloatTile(const Rows& w, int width, const double* const* x, double* sums) {
   const DF d;
   const DH dh;
   VD acc[R][kOutputs];
@@ -152,7 +184,7 @@ HWY_INLINE void CodeTile(const Rows& w, int width, const double* const* x, doubl
   for (int r = 0; r < R; ++r) Sum4(acc[r][0], acc[r][1], acc[r][2], acc[r][3], sums + r * kOutputs);
 }
 
-// The same where activations are bf16: all in double.
+// Anything else, in double: a product of two e4m3 has 8 bits, but spans 2^36.
 template <int R, class Rows>
 HWY_INLINE void Tile(const Rows& w, int width, const double* const* x, double* sums) {
   const DD d;
@@ -187,14 +219,14 @@ HWY_INLINE void Tile(const Rows& w, int width, const double* const* x, double* s
 }
 
 // All rows against four outputs; store(row, the four sums).
-template <bool kCodes, class Rows, class Store>
+template <bool kFloats, class Rows, class Store>
 HWY_INLINE void TileRows(const Rows& w, int width, const double* const* x, int rows, const Store& store) {
   alignas(64) double sums[kTileRows * kOutputs];
   int row = 0;
   const auto run = [&](auto tile) HWY_ATTR {
     constexpr int R = decltype(tile)::value;
-    if constexpr (kCodes) {
-      CodeTile<R>(w, width, x + row, sums);
+    if constexpr (kFloats) {
+      FloatTile<R>(w, width, x + row, sums);
     } else {
       Tile<R>(w, width, x + row, sums);
     }
@@ -273,7 +305,7 @@ inline size_t PanelValues(int width) { return offset(kOutputs, padded(width)); }
 
 // Outputs [begin, end) of the product of `rows` padded rows x[r]; begin is a multiple of 4. `panel`: PanelValues(w.in)
 // doubles of the calling thread's own.
-template <bool kCodes, class Rows, class Store>
+template <bool kFloats, class Rows, class Store>
 HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* const* x, int rows, double* panel,
                           const Store& store) {
   const int stride = padded(w.in);
@@ -288,13 +320,13 @@ HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* con
       const Rows weights(w, outputs);
       const auto put = [&](int row, const double* sums) HWY_ATTR { store(first + row, n, valid, Narrow4(sums)); };
       if (count < kPanelRows) {
-        TileRows<kCodes>(weights, w.in, x + first, count, put);
+        TileRows<kFloats>(weights, w.in, x + first, count, put);
       } else {
-        using T = std::conditional_t<kCodes, float, double>;
+        using T = std::conditional_t<kFloats, float, double>;
         T* values = reinterpret_cast<T*>(panel);
         ExpandPanel(weights, w.in, values, stride);
         const PlainRows<T> expanded{{values, values + stride, values + 2 * stride, values + 3 * stride}};
-        TileRows<kCodes>(expanded, w.in, x + first, count, put);
+        TileRows<kFloats>(expanded, w.in, x + first, count, put);
       }
     }
   }
@@ -303,17 +335,14 @@ HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* con
 template <class Store>
 HWY_NOINLINE void Product(const Matrix& w, int begin, int end, const double* const* x, int rows, double* panel,
                           const Store& store) {
-  const bool codes = w.act_block > 0;
   switch (w.kind) {
     case Matrix::Kind::kFp8:
       ONELANE_CHECK(w.block == 32 || w.block == 128, "a scale tile is 32 or 128 wide");
-      if (codes) return ProductOf<true, Fp8Rows>(w, begin, end, x, rows, panel, store);
       return ProductOf<false, Fp8Rows>(w, begin, end, x, rows, panel, store);
     case Matrix::Kind::kFp4:
-      if (codes) return ProductOf<true, Fp4Rows>(w, begin, end, x, rows, panel, store);
+      if (FormOf(w).floats) return ProductOf<true, Fp4Rows>(w, begin, end, x, rows, panel, store);
       return ProductOf<false, Fp4Rows>(w, begin, end, x, rows, panel, store);
     case Matrix::Kind::kBf16:
-      ONELANE_CHECK(!codes, "activations are quantised for quantised weights only");
       return ProductOf<false, Bf16Rows>(w, begin, end, x, rows, panel, store);
     case Matrix::Kind::kNone:
       ONELANE_CHECK(false, "a product needs a matrix");
@@ -325,7 +354,7 @@ inline int64_t ProductWork(const Matrix& w, int rows) { return int64_t{w.out} * 
 // -- scratch of products
 // -----------------------------------------------------------------------------------------------
 
-// Activation rows in scratch and a pointer to each: doubles, or floats where they are quantised (ActivationRow).
+// Activation rows in scratch and a pointer to each: doubles, or the floats of an ActivationForm.
 struct Activations {
   const double* const* row = nullptr;
   double* data = nullptr;
@@ -342,13 +371,13 @@ inline Activations ActivationSpace(Context& context, int count, int width, size_
   return {pointers, data, width};
 }
 
-// Rows [count, width] of bf16 as a product with activation blocks of `block` sees them.
-inline HWY_ATTR Activations MakeActivations(Context& context, const bf16* x, int count, int width, int block,
+// Rows [count, width] of bf16 in the form that a product takes.
+inline HWY_ATTR Activations MakeActivations(Context& context, const bf16* x, int count, int width, ActivationForm form,
                                             size_t slot = kRowSlot) {
   const Activations made = ActivationSpace(context, count, width, slot);
   context.parallel(count, 1, int64_t{count} * width * 4, [&](int, int64_t begin, int64_t end) HWY_ATTR {
     for (int64_t row = begin; row < end; ++row) {
-      ActivationRow(x + offset(row, width), width, block, made.data + offset(row, padded(width)));
+      ActivationRow(x + offset(row, width), width, form, made.data + offset(row, padded(width)));
     }
   });
   return made;

@@ -233,15 +233,6 @@ inline HWY_ATTR void QuantiseBlock(float* x, int width) {
   }
 }
 
-// A row of activations as a product sees it: doubles; quantised in blocks of `block`, unless that is 0, floats, which
-// fill the first half of the row.
-inline HWY_ATTR void ActivationRow(const bf16* x, int width, int block, double* out) {
-  if (block == 0) return WidenRow(x, width, out);
-  auto* values = reinterpret_cast<float*>(out);
-  WidenRow(x, width, values);
-  for (int i = 0; i < width; i += block) QuantiseBlock(values + i, std::min(block, padded(width) - i));
-}
-
 }  // namespace onelane::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
