@@ -1,9 +1,8 @@
 // Vector operations shared by the stages, compiled once per target (Highway's foreach_target).
 //
-// Between two roundings everything is double, so that results are as if exact: a product of two bf16 or of two codes
-// fits a double with room for 2^30 summands. Order: every sum over a row runs in `L` lanes of one accumulator per
-// output, lane i taking the elements i, i + L, ... and the lanes are added in a fixed tree. So the bits depend on the
-// row and the target, never on a tile.
+// Between two roundings everything is double, so that results are as if exact. Order: every sum over a row runs in `L`
+// lanes of one accumulator per output, lane i taking the elements i, i + L, ... and the lanes are added in a fixed tree.
+// So the bits depend on the row and the target, never on a tile.
 #include "kernels/cpu/targets.h"
 //
 #include <cmath>
