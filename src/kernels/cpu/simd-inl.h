@@ -1,8 +1,8 @@
 // Vector operations shared by the stages, compiled once per target (Highway's foreach_target).
 //
 // Between two roundings everything is double, so that results are as if exact. Order: every sum over a row runs in `L`
-// lanes of one accumulator per output, lane i taking the elements i, i + L, ... and the lanes are added in a fixed tree.
-// So the bits depend on the row and the target, never on a tile.
+// lanes of one accumulator per output, lane i taking the elements i, i + L, ... and the lanes are added in a fixed
+// tree. So the bits depend on the row and the target, never on a tile.
 #include "kernels/cpu/targets.h"
 //
 #include <cmath>
