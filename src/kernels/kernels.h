@@ -12,10 +12,10 @@
 // - Batch invariance. The bits a row gets depend on its sequence up to its position and on nothing else: not on the
 // rows
 //   beside it, on how a prompt was cut into steps, or on the number of threads.
-// - `round` in a contract is one rounding to bf16. Between two roundings `reference` and `cpu` compute as if exactly: in
-//   double, rounded to float where a result is stored as float and, on its way, before it is rounded to bf16. So they
-//   agree to the bit, but for values next to a rounding boundary. An implementation that sums in single precision agrees
-//   with them up to rounding noise, and a trained model magnifies that about tenfold per layer. Stages marked EXACT
+// - `round` in a contract is one rounding to bf16. Between two roundings `reference` and `cpu` compute as if
+//   exactly: in double, rounded to float where a result is stored as float and on its way to a bf16. So they agree
+//   to the bit, but for values next to a rounding boundary. An implementation that sums in single precision agrees
+//   with them up to rounding noise, which a trained model magnifies about tenfold per layer. Stages marked EXACT
 //   agree to the bit in any implementation.
 // - Bad numbers are contained: NaN or infinity in one row reaches only rows of the same sequence.
 // - Bad shapes are programming errors (ONELANE_CHECK): the loader has checked every tensor.
