@@ -7,17 +7,24 @@
 namespace onelane {
 namespace {
 
+constexpr int kShareBits = 16;
+constexpr uint64_t kShareMask = (uint64_t{1} << kShareBits) - 1;
+constexpr int kMostThreads = 1024;
+
 // Long enough to bridge the gap between two stages of a step, short enough not to burn a core while nothing runs.
-constexpr int kSpins = 20000;
+constexpr int kIdleSpins = 20000;
+// Shares are alike, so the others are nearly done when the caller is; a thread that is not running by then needs the
+// processor more than the caller does.
+constexpr int kJoinSpins = 2000;
 
 int available_processors() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1u, std::thread::hardware_concurrency());
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-inline void relax() {
+void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #else
@@ -28,35 +35,37 @@ inline void relax() {
 }  // namespace
 
 ThreadTeam::ThreadTeam(int threads) {
-  const int total = threads > 0 ? threads : available_processors();
+  const int total = std::min(threads > 0 ? threads : available_processors(), kMostThreads);
   workers_.reserve(static_cast<size_t>(total - 1));
-  for (int member = 1; member < total; ++member) workers_.emplace_back([this, member] { work(member); });
+  for (int i = 1; i < total; ++i) workers_.emplace_back([this] { work(); });
 }
 
 ThreadTeam::~ThreadTeam() {
   {
     const std::lock_guard lock(mutex_);
     stopping_.store(true);
-    generation_.fetch_add(1);
+    ticket_.fetch_add(uint64_t{1} << kShareBits);
   }
   wake_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadTeam::dispatch(int64_t count, int64_t grain, Call call, void* context) {
-  job_ = {call, context, count, std::max<int64_t>(1, grain)};
-  pending_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  // seq_cst on both sides: either the worker sees the new generation before it sleeps, or we see the sleeper.
-  generation_.fetch_add(1, std::memory_order_seq_cst);
+void ThreadTeam::dispatch(Call call, void* context) {
+  call_ = call;
+  context_ = context;
+  done_.store(0, std::memory_order_relaxed);
+  const uint64_t number = (ticket_.load(std::memory_order_relaxed) >> kShareBits) + 1;
+  // seq_cst on both sides: either the worker sees the new job before it sleeps, or we see the sleeper.
+  ticket_.store(number << kShareBits | static_cast<uint64_t>(size()), std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) {
     {
       const std::lock_guard lock(mutex_);
     }
     wake_.notify_all();
   }
-  run_share(0);
-  for (int spins = 0; pending_.load(std::memory_order_acquire) != 0; ++spins) {
-    if (spins < kSpins) {
+  const int others = size() - take_shares(number);
+  for (int spins = 0; done_.load(std::memory_order_acquire) != others; ++spins) {
+    if (spins < kJoinSpins) {
       relax();
     } else {
       std::this_thread::yield();
@@ -64,32 +73,38 @@ void ThreadTeam::dispatch(int64_t count, int64_t grain, Call call, void* context
   }
 }
 
-void ThreadTeam::run_share(int member) const {
-  const int64_t members = size();
-  const int64_t grains = (job_.count + job_.grain - 1) / job_.grain;
-  const int64_t begin = std::min(job_.count, grains * member / members * job_.grain);
-  const int64_t end = std::min(job_.count, grains * (member + 1) / members * job_.grain);
-  if (begin < end) job_.call(job_.context, begin, end);
+int ThreadTeam::take_shares(uint64_t number) {
+  int taken = 0;
+  uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  while (ticket >> kShareBits == number && (ticket & kShareMask) != 0) {
+    if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel, std::memory_order_acquire))
+      continue;
+    call_(context_, size() - static_cast<int>(ticket & kShareMask));
+    ++taken;
+    ticket = ticket_.load(std::memory_order_acquire);
+  }
+  return taken;
 }
 
-void ThreadTeam::work(int member) {
+void ThreadTeam::work() {
   uint64_t seen = 0;
   for (;;) {
     int spins = 0;
-    while (generation_.load(std::memory_order_seq_cst) == seen) {
-      if (++spins < kSpins) {
+    const auto number = [&] { return ticket_.load(std::memory_order_seq_cst) >> kShareBits; };
+    while (number() == seen) {
+      if (++spins < kIdleSpins) {
         relax();
         continue;
       }
       std::unique_lock lock(mutex_);
       sleepers_.fetch_add(1, std::memory_order_seq_cst);
-      wake_.wait(lock, [&] { return generation_.load(std::memory_order_seq_cst) != seen; });
+      wake_.wait(lock, [&] { return number() != seen; });
       sleepers_.fetch_sub(1, std::memory_order_seq_cst);
     }
-    ++seen;
     if (stopping_.load()) return;
-    run_share(member);
-    pending_.fetch_sub(1, std::memory_order_release);
+    seen = number();
+    const int taken = take_shares(seen);
+    if (taken > 0) done_.fetch_add(taken, std::memory_order_release);
   }
 }
 

@@ -1,8 +1,9 @@
-// ThreadTeam: a fixed set of threads that run one static partition at a time.
+// ThreadTeam: the threads of the CPU kernels. Work is cut into shares by index alone; who takes which share is open.
 //
-// The CPU backend's only source of parallelism. Work is cut by index, never by who is free, and no result may depend on
-// which thread computed it; so a run gives the same bits with 1 thread and with 64. Workers spin for a short while
-// between jobs (a decode step issues hundreds of jobs a few microseconds apart) and then sleep.
+// That openness is the point. A decode step is some seventy jobs of 5 to 50 us. Were share i bound to thread i, every
+// job would wait for all threads, and on a machine that does anything else besides, one of them is often not running:
+// the caller then idles for a whole time slice, per job. Here the caller takes what nobody else has begun, so a team
+// that is kept from working costs little more than having none. No result depends on who computed it.
 #pragma once
 
 #include <atomic>
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace onelane {
@@ -17,41 +19,37 @@ namespace onelane {
 class ThreadTeam {
  public:
   // `threads` counts the caller; 0 means every processor this process may run on.
-  explicit ThreadTeam(int threads = 0);
+  explicit ThreadTeam(int threads);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body(begin, end) on every thread with its share of [0, count), shares being whole multiples of `grain` apart
-  // from the last. Returns when all are done. One caller at a time; body must not throw or call run again.
+  // Calls body(share) once for every share in [0, size()), on any thread; returns when all are done. One caller at a
+  // time; body must not throw or call run again.
   template <class Body>
-  void run(int64_t count, int64_t grain, Body&& body) {
-    if (count <= 0) return;
-    if (workers_.empty() || count <= grain) return body(int64_t{0}, count);
+  void run(Body&& body) {
     using Plain = std::remove_reference_t<Body>;
-    dispatch(
-        count, grain, [](void* context, int64_t begin, int64_t end) { (*static_cast<Plain*>(context))(begin, end); },
-        const_cast<void*>(static_cast<const void*>(&body)));
+    dispatch([](void* context, int share) { (*static_cast<Plain*>(context))(share); },
+             const_cast<void*>(static_cast<const void*>(&body)));
   }
 
  private:
-  using Call = void (*)(void* context, int64_t begin, int64_t end);
-  struct Job {
-    Call call = nullptr;
-    void* context = nullptr;
-    int64_t count = 0;
-    int64_t grain = 1;
-  };
+  using Call = void (*)(void* context, int share);
 
-  void dispatch(int64_t count, int64_t grain, Call call, void* context);
-  void run_share(int member) const;
-  void work(int member);
+  void dispatch(Call call, void* context);
+  // Runs shares of job `number` until none is left to begin; returns how many.
+  int take_shares(uint64_t number);
+  void work();
 
-  Job job_;
-  std::atomic<uint64_t> generation_{0};
-  std::atomic<int> pending_{0};
+  // Written by the caller before the ticket that announces them, and left alone until every share is done.
+  Call call_ = nullptr;
+  void* context_ = nullptr;
+  // Number of the job above, shares not yet begun below: one compare-and-swap takes a share of a job that is still on,
+  // and fails for a thread that comes late.
+  std::atomic<uint64_t> ticket_{0};
+  std::atomic<int> done_{0};  // shares finished by workers
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -1,5 +1,6 @@
 #include "base/thread_team.h"
 
+#include <array>
 #include <chrono>
 #include <numeric>
 
@@ -8,32 +9,46 @@
 namespace onelane {
 namespace {
 
-TEST(ThreadTeam, CoversEveryIndexOnceWhateverTheSizes) {
-  for (const int threads : {1, 2, 3, 7}) {
+TEST(ThreadTeam, RunsEveryShareOnce) {
+  for (const int threads : {1, 2, 3, 16}) {
     ThreadTeam team(threads);
-    EXPECT_EQ(team.size(), threads);
-    for (const int64_t count : {0, 1, 2, 5, 64, 1000}) {
-      for (const int64_t grain : {1, 3, 64}) {
-        std::vector<int> hits(static_cast<size_t>(count), 0);
-        team.run(count, grain, [&](int64_t begin, int64_t end) {
-          EXPECT_EQ(begin % grain, 0);
-          for (int64_t i = begin; i < end; ++i) ++hits[static_cast<size_t>(i)];
-        });
-        EXPECT_EQ(std::accumulate(hits.begin(), hits.end(), int64_t{0}), count);
-        for (const int hit : hits) EXPECT_EQ(hit, 1);
-      }
+    ASSERT_EQ(team.size(), threads);
+    std::vector<int> runs(static_cast<size_t>(threads));
+    for (int job = 1; job <= 5000; ++job) {
+      team.run([&](int share) { ++runs[static_cast<size_t>(share)]; });
+      for (const int count : runs) ASSERT_EQ(count, job) << threads << " threads";
     }
   }
 }
 
-TEST(ThreadTeam, WakesWorkersThatFellAsleep) {
-  ThreadTeam team(2);
-  std::atomic<int64_t> sum{0};
-  for (int round = 0; round < 200; ++round) {
-    if (round % 50 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    team.run(10, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
+TEST(ThreadTeam, SeesWhatTheCallerWroteAndShowsWhatSharesWrote) {
+  ThreadTeam team(4);
+  std::array<int, 4> values{};
+  for (int job = 0; job < 5000; ++job) {
+    int expected = 0;
+    for (int i = 0; i < 4; ++i) expected += values[static_cast<size_t>(i)] = job * 7 + i;
+    std::array<int, 4> doubled{};
+    team.run([&](int share) { doubled[static_cast<size_t>(share)] = 2 * values[static_cast<size_t>(share)]; });
+    ASSERT_EQ(std::accumulate(doubled.begin(), doubled.end(), 0), 2 * expected);
   }
-  EXPECT_EQ(sum.load(), 2000);
+}
+
+TEST(ThreadTeam, WakesThreadsThatWentToSleep) {
+  ThreadTeam team(3);
+  std::array<int, 3> runs{};
+  for (int job = 1; job <= 5; ++job) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    team.run([&](int share) { ++runs[static_cast<size_t>(share)]; });
+    for (const int count : runs) EXPECT_EQ(count, job);
+  }
+}
+
+TEST(ThreadTeam, EndsWhetherItsThreadsSleepOrWait) {
+  for (int i = 0; i < 20; ++i) {
+    ThreadTeam team(4);
+    if (i % 2 == 0) team.run([](int) {});
+    if (i % 4 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
 }
 
 }  // namespace

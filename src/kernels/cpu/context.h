@@ -1,4 +1,4 @@
-// What the stages of the CPU kernels share: the crew of threads, scratch memory that grows and stays, RoPE angles.
+// What the stages of the CPU kernels share: the team of threads, scratch memory that grows and stays, RoPE angles.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/thread_team.h"
 #include "device/buffer.h"
-#include "kernels/cpu/crew.h"
 #include "kernels/kernels.h"
 #include "kernels/rope.h"
 
@@ -24,9 +24,9 @@ inline int padded(int width) { return (width + kPad - 1) / kPad * kPad; }
 
 class Context {
  public:
-  explicit Context(int threads) : crew_(threads) {}
+  explicit Context(int threads) : team_(threads) {}
 
-  int threads() const { return crew_.size(); }
+  int threads() const { return team_.size(); }
 
   // Scratch number `slot`, at least `count` values, contents undefined. Valid until the slot's next request. Stages run
   // one after another, so they share the slots; inside a stage a slot has one use.
@@ -40,14 +40,14 @@ class Context {
 
   // Calls body(share, begin, end) for static shares of [0, count), whole multiples of `grain`; `share` < threads(), for
   // scratch of its own. `work` estimates the whole in multiply-adds: a small job is done by the caller, because waking
-  // the crew costs more. Nothing that the body computes may depend on its share.
+  // the team costs more. Nothing that the body computes may depend on its share.
   template <class Body>
   void parallel(int64_t count, int64_t grain, int64_t work, Body&& body) {
     if (count <= 0) return;
-    const int64_t shares = crew_.size();
-    if (shares == 1 || work < kWorthACrew || count <= grain) return body(0, int64_t{0}, count);
+    const int64_t shares = team_.size();
+    if (shares == 1 || work < kWorthATeam || count <= grain) return body(0, int64_t{0}, count);
     const int64_t grains = (count + grain - 1) / grain;
-    crew_.run([&](int share) {
+    team_.run([&](int share) {
       const int64_t begin = std::min(count, grains * share / shares * grain);
       const int64_t end = std::min(count, grains * (share + 1) / shares * grain);
       if (begin < end) body(share, begin, end);
@@ -61,7 +61,7 @@ class Context {
   RopeAngles angles(const RopeFrequencies& table, int position) { return cached(table_entry(table), position); }
 
  private:
-  static constexpr int64_t kWorthACrew = 60'000;  // about 4 us of one core
+  static constexpr int64_t kWorthATeam = 60'000;  // about 4 us of one core
   static constexpr size_t kCachedPositions = 2048;
 
   struct CachedTable {
@@ -72,7 +72,7 @@ class Context {
   CachedTable& table_entry(const RopeFrequencies& table);
   static const RopeAngles& cached(CachedTable& entry, int position);
 
-  Crew crew_;
+  ThreadTeam team_;
   std::array<Buffer, 24> slots_;
   std::vector<CachedTable> tables_;
   std::vector<RopeAngles> row_angles_;
