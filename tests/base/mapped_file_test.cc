@@ -3,11 +3,14 @@
 #include <filesystem>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 namespace onelane {
 namespace {
 
-std::string scratch(const std::string& name) { return testing::TempDir() + "/mapped_file_" + name; }
+std::string scratch(const std::string& name) {
+  return testing::TempDir() + "/" + std::to_string(::getpid()) + "_mapped_file_" + name;
+}
 
 TEST(MappedFile, ReadsWhatWasWritten) {
   const std::string path = scratch("a");

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
+#include <unistd.h>
 
 #include "base/format.h"
 #include "base/mapped_file.h"
@@ -36,7 +37,9 @@ std::string refusal(const std::string& file) {
   return parsed ? "" : parsed.error().message;
 }
 
-std::string scratch(const std::string& name) { return testing::TempDir() + "/safetensors_" + name; }
+std::string scratch(const std::string& name) {
+  return testing::TempDir() + "/" + std::to_string(::getpid()) + "_safetensors_" + name;
+}
 
 TEST(Safetensors, ReadsEveryTypeAtAnyOffset) {
   // b begins at byte 3: no element of it is aligned.

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "base/mapped_file.h"
 #include "checkpoint/inventory.h"
@@ -62,7 +63,7 @@ inline json v4() {
 
 // A fresh directory of this test's own.
 inline std::string fresh_dir(const std::string& name) {
-  const std::string dir = testing::TempDir() + "/checkpoint_" + name;
+  const std::string dir = testing::TempDir() + "/" + std::to_string(::getpid()) + "_checkpoint_" + name;
   std::filesystem::remove_all(dir);
   std::filesystem::create_directories(dir);
   return dir;

@@ -65,7 +65,7 @@ struct Part {
 };
 
 void ProjectParts(Context& context, const CompressArgs& args, int rows, const Part* parts, int count) {
-  const Activations x = MakeActivations(context, args.x, rows, args.dim, {});
+  const Activations x = MakeActivations(context, args.x, rows, args.dim, 0);
   const Panels panels = MakePanels(context, args.dim);
   int64_t outputs = 0;
   for (int i = 0; i < count; ++i) outputs += parts[i].matrix->out;

@@ -68,7 +68,7 @@ void Engram(Context& context, const StepRows& rows, const EngramArgs& args) {
                 args.width, kTableBlock, values + offset(row, inputs) + offset(column, args.width));
     }
   }
-  const Activations x = MakeActivations(context, values, rows.count, inputs, FormOf(args.wkv));
+  const Activations x = MakeActivations(context, values, rows.count, inputs, args.wkv.act_block);
   float* projected = context.scratch<float>(kProjectedSlot, offset(rows.count, outputs));
   SharedProduct(context, args.wkv, x, rows.count, [&](int row, int output, int, V4 sums) HWY_ATTR {
     hn::StoreU(RoundBf16(D4(), sums), D4(), projected + offset(row, outputs) + output);

@@ -65,7 +65,7 @@ void Route(Context& context, const StepRows& rows, const RouteArgs& args) {
   const int experts = args.experts;
   float* scores = context.scratch<float>(kScoreSlot, offset(rows.count, experts));
   float* biased = context.scratch<float>(kBiasedSlot, offset(context.threads(), experts));
-  const Activations x = MakeActivations(context, args.x, rows.count, args.dim, FormOf(args.gate));
+  const Activations x = MakeActivations(context, args.x, rows.count, args.dim, args.gate.act_block);
   SharedProduct(context, args.gate, x, rows.count, ToFloat{scores, static_cast<size_t>(experts)});
   const int64_t work = int64_t{rows.count} * experts * (40 + args.topk);
   context.parallel(rows.count, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
@@ -203,11 +203,11 @@ void InnerValues(const ExpertsArgs& args, const Pairs& pairs, int begin, int end
 void Experts(Context& context, const StepRows& rows, const ExpertsArgs& args) {
   ONELANE_CHECK(args.expert_count > 0 && args.shared.w1.out == args.inter, "experts share the inner width");
   ONELANE_CHECK(args.inter % kOutputs == 0 && args.dim % kOutputs == 0, "widths must be whole tiles");
-  const ActivationForm form = FormOf(args.experts[0].w1);
-  const Activations x = MakeActivations(context, args.x, rows.count, args.dim, form);
+  const int block = args.experts[0].w1.act_block;
+  const Activations x = MakeActivations(context, args.x, rows.count, args.dim, block);
   Activations x_shared = x;
-  if (FormOf(args.shared.w1) != form) {
-    x_shared = MakeActivations(context, args.x, rows.count, args.dim, FormOf(args.shared.w1), kRow2Slot);
+  if (args.shared.w1.act_block != block) {
+    x_shared = MakeActivations(context, args.x, rows.count, args.dim, args.shared.w1.act_block, kRow2Slot);
   }
   const Pairs pairs = SortPairs(context, rows.count, args, x, x_shared);
 
@@ -228,7 +228,7 @@ void Experts(Context& context, const StepRows& rows, const ExpertsArgs& args) {
                      const int shared_from = pairs.bucket[pairs.buckets - 1].begin;
                      for (int64_t pair = begin; pair < end; ++pair) {
                        const Matrix& w2 = pair >= shared_from ? args.shared.w2 : args.experts[0].w2;
-                       ActivationRow(inner + offset(pair, args.inter), args.inter, FormOf(w2),
+                       ActivationRow(inner + offset(pair, args.inter), args.inter, w2.act_block,
                                      a.data + offset(pair, padded(args.inter)));
                      }
                    });

@@ -53,7 +53,7 @@ void Markov(Context& context, const MarkovArgs& args) {
   ONELANE_CHECK(args.confidence.in == args.dim + args.rank && args.confidence.out == 1,
                 "the confidence head reads hidden and embedding");
   const bf16* embedded = args.w1 + offset(args.prev, args.rank);
-  const Activations x = MakeActivations(context, embedded, 1, args.rank, {});
+  const Activations x = MakeActivations(context, embedded, 1, args.rank, 0);
   SharedProduct(context, args.w2, x, 1, [&](int, int output, int valid, V4 sums) HWY_ATTR {
     float* logits = args.logits + output;
     if (valid == kOutputs) return hn::StoreU(hn::Add(hn::LoadU(D4(), logits), sums), D4(), logits);

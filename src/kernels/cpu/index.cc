@@ -237,8 +237,8 @@ Queries MakeQueries(Context& context, const StepRows& rows, const IndexArgs& arg
   float* weights = context.scratch<float>(kWeightSlot, row_heads);
   auto* queries = context.scratch<QueryHead>(kHeadSlot, row_heads);
 
-  const Activations qr = MakeActivations(context, args.qr, rows.count, args.wq_b.in, FormOf(args.wq_b));
-  const Activations x = MakeActivations(context, args.x, rows.count, args.dim, FormOf(args.weights_proj), kRow2Slot);
+  const Activations qr = MakeActivations(context, args.qr, rows.count, args.wq_b.in, args.wq_b.act_block);
+  const Activations x = MakeActivations(context, args.x, rows.count, args.dim, args.weights_proj.act_block, kRow2Slot);
   SharedProduct(context, args.weights_proj, x, rows.count, ToFloat{weights, static_cast<size_t>(heads)});
   const auto head_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(kIndexDim) * heads));
   for (size_t i = 0; i < row_heads; ++i) weights[i] = round_bf16(round_bf16(weights[i]) * head_scale);

@@ -3,7 +3,12 @@
 // A tile is R rows by 4 outputs in registers. Weights are expanded in registers, once per tile: e4m3 through the half
 // float format, e2m1 by a byte table; the scale of a block is a power of two, so the expanded value is exact and its
 // product with the activation enters one fused multiply-add. From 8 rows on, 4 weight rows are expanded into a panel
-// first and all tiles read that. Either way an output is one chain of the same multiply-adds: tiles change no bits.
+// first and all tiles read that.
+//
+// Every product is as if summed exactly and then rounded. Where the result stays a float, sums run in double. Where it
+// is rounded to bf16 (quantised weights and activations), sums run in float, twice as many lanes at once, with a bound
+// on their error: only when a bf16 rounding boundary lies within the bound of a sum, about one time in a hundred, is it
+// taken again in double.
 #include "kernels/cpu/tables.h"
 #include "kernels/cpu/targets.h"
 //
@@ -118,73 +123,86 @@ HWY_INLINE VD Widen(VD v) { return v; }
 // -- activations
 // -------------------------------------------------------------------------------------------------------------
 
-// How a product takes its activations: quantised in blocks of `block` unless that is 0, as floats or as doubles.
-struct ActivationForm {
-  int block = 0;
-  bool floats = false;
-  bool operator==(const ActivationForm&) const = default;
-};
-inline ActivationForm FormOf(const Matrix& w) {
-  return {w.act_block, w.kind == Matrix::Kind::kFp4 && w.act_block > 0};  // see FloatTile
-}
-
-// A row of activations in its form; floats fill the first half of `out`.
-inline HWY_ATTR void ActivationRow(const bf16* x, int width, ActivationForm form, double* out) {
-  if (form.block == 0) return WidenRow(x, width, out);
-  if (form.floats) {
-    auto* values = reinterpret_cast<float*>(out);
-    WidenRow(x, width, values);
-    for (int i = 0; i < width; i += form.block) QuantiseBlock(values + i, std::min(form.block, padded(width) - i));
-    return;
-  }
-  constexpr int kMostBlock = 128;
-  ONELANE_CHECK(form.block % kPad == 0 && form.block <= kMostBlock, "activations are quantised in blocks of up to 128");
-  alignas(64) float values[kMostBlock];
-  for (int i = 0; i < width; i += form.block) {
-    const int count = std::min(form.block, width - i);
-    WidenRow(x + i, count, values);
-    QuantiseBlock(values, padded(count));
-    WidenRow(values, count, out + i);
-  }
+// A row of activations as a product takes it. Quantised in blocks of `block`: floats, their norm behind the padded row
+// (half of `out` and one value more). Not quantised (`block` 0): doubles.
+inline HWY_ATTR void ActivationRow(const bf16* x, int width, int block, double* out) {
+  if (block == 0) return WidenRow(x, width, out);
+  auto* values = reinterpret_cast<float*>(out);
+  WidenRow(x, width, values);
+  for (int i = 0; i < width; i += block) QuantiseBlock(values + i, std::min(block, padded(width) - i));
+  values[padded(width)] = static_cast<float>(std::sqrt(SumSquares(values, width)));
 }
 
 // -- tiles
 // -------------------------------------------------------------------------------------------------------------
 
-// sums[4 r ...] = the four dot products of x[r] with the weight rows. Rows of x are padded with zeros.
-//
-// Weights e2m1 and activations e4m3, in floats: the products of a block are multiples of 2^-10 of its scales and below
-// 2^12, so that a float holds the sum of four. Four products a lane are summed in float, and those sums in double.
-template <int R, class Rows>
-HWY_INLINE void FloatTile(const Rows& w, int width, const double* const* x, double* sums) {
-  const DF d;
-  const DH dh;
-  VD acc[R][kOutputs];
-  for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < kOutputs; ++c) acc[r][c] = hn::Zero(DD());
+// The four dot products of one row of floats with the weight rows, in double, rounded to float.
+template <class Rows>
+HWY_NOINLINE V4 ExactSums(const Rows& w, int width, const float* x) {
+  VD acc[kOutputs];
+  VH scales[kOutputs];
+  for (int c = 0; c < kOutputs; ++c) {
+    acc[c] = hn::Zero(DD());
+    scales[c] = hn::Zero(DH());
   }
+  for (int k = 0; k < width; k += kWeightBlock) {
+    w.Scales(DH(), k, scales);
+    for (int i = k; i < k + kWeightBlock; i += L) {
+      const VD xv = WidenFloats(x + i);
+      for (int c = 0; c < kOutputs; ++c) acc[c] = hn::MulAdd(xv, Widen(w.Load(DH(), c, i, scales[c])), acc[c]);
+    }
+  }
+  alignas(64) double sums[kOutputs];
+  Sum4(acc[0], acc[1], acc[2], acc[3], sums);
+  return Narrow4(sums);
+}
+
+// sums[r] = the four dot products of row r with the weight rows: floats that round to the bf16 that the exact sums
+// round to. Rows are floats, as ActivationRow makes them.
+//
+// A lane adds width / N products with one rounding each, the lanes are added in a tree; so a sum is off by at most
+// (width / N + 4) 2^-24 times the sum of the products' magnitudes, and that is at most |x| |w| (Cauchy-Schwarz).
+template <int R, class Rows>
+HWY_INLINE void GuardedTile(const Rows& w, int width, const double* const* x, V4* sums) {
+  const DF d;
+  const D4 d4;
+  VF acc[R][kOutputs];
+  VF squares[kOutputs];
+  VF scales[kOutputs];
   const float* row[R];
   for (int r = 0; r < R; ++r) row[r] = reinterpret_cast<const float*>(x[r]);
-  VF scales[kOutputs];
-  for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Zero(d);
+  for (int c = 0; c < kOutputs; ++c) {
+    squares[c] = hn::Zero(d);
+    scales[c] = hn::Zero(d);
+    for (int r = 0; r < R; ++r) acc[r][c] = hn::Zero(d);
+  }
   for (int k = 0; k < width; k += kWeightBlock) {
     w.Scales(d, k, scales);
-    for (int i = k; i < k + kWeightBlock; i += 2 * N) {
+    for (int i = k; i < k + kWeightBlock; i += N) {
+      VF wv[kOutputs];
       for (int c = 0; c < kOutputs; ++c) {
-        const VF w0 = w.Load(d, c, i, scales[c]);
-        const VF w1 = w.Load(d, c, i + N, scales[c]);
-        for (int r = 0; r < R; ++r) {
-          const VF two = hn::MulAdd(hn::LoadU(d, row[r] + i + N), w1, hn::Mul(hn::LoadU(d, row[r] + i), w0));
-          const VH four = hn::Add(hn::LowerHalf(dh, two), hn::UpperHalf(dh, two));
-          acc[r][c] = hn::Add(acc[r][c], Widen(four));
-        }
+        wv[c] = w.Load(d, c, i, scales[c]);
+        squares[c] = hn::MulAdd(wv[c], wv[c], squares[c]);
+      }
+      for (int r = 0; r < R; ++r) {
+        const VF xv = hn::LoadU(d, row[r] + i);
+        for (int c = 0; c < kOutputs; ++c) acc[r][c] = hn::MulAdd(xv, wv[c], acc[r][c]);
       }
     }
   }
-  for (int r = 0; r < R; ++r) Sum4(acc[r][0], acc[r][1], acc[r][2], acc[r][3], sums + r * kOutputs);
+  // 5 % for the roundings of the bound itself.
+  const float factor = 1.05f * 0x1p-24f * static_cast<float>(width / N + 4);
+  const V4 norms = hn::Sqrt(Sum4(squares[0], squares[1], squares[2], squares[3]));
+  for (int r = 0; r < R; ++r) {
+    sums[r] = Sum4(acc[r][0], acc[r][1], acc[r][2], acc[r][3]);
+    const V4 error = hn::Mul(norms, hn::Set(d4, factor * row[r][padded(width)]));
+    const auto low = hn::ShiftRight<16>(Bf16Bits(d4, hn::Sub(sums[r], error)));
+    const auto high = hn::ShiftRight<16>(Bf16Bits(d4, hn::Add(sums[r], error)));
+    if (!hn::AllTrue(hn::Rebind<uint32_t, D4>(), hn::Eq(low, high))) sums[r] = ExactSums(w, width, row[r]);
+  }
 }
 
-// Anything else, in double: a product of two e4m3 has 8 bits, but spans 2^36.
+// sums[4 r ...] = the four dot products of x[r] with the weight rows, in double. Rows of x are padded with zeros.
 template <int R, class Rows>
 HWY_INLINE void Tile(const Rows& w, int width, const double* const* x, double* sums) {
   const DD d;
@@ -218,23 +236,26 @@ HWY_INLINE void Tile(const Rows& w, int width, const double* const* x, double* s
   for (int r = 0; r < R; ++r) Sum4(acc[r][0], acc[r][1], acc[r][2], acc[r][3], sums + r * kOutputs);
 }
 
-// All rows against four outputs; store(row, the four sums).
-template <bool kFloats, class Rows, class Store>
+// All rows against four outputs; store(row, the four sums): a V4 of floats if guarded, else four doubles.
+template <bool kGuarded, class Rows, class Store>
 HWY_INLINE void TileRows(const Rows& w, int width, const double* const* x, int rows, const Store& store) {
-  alignas(64) double sums[kTileRows * kOutputs];
+  constexpr int kMost = kGuarded ? std::min(kTileRows, 4) : kTileRows;  // norms of weights take registers too
   int row = 0;
   const auto run = [&](auto tile) HWY_ATTR {
     constexpr int R = decltype(tile)::value;
-    if constexpr (kFloats) {
-      FloatTile<R>(w, width, x + row, sums);
+    if constexpr (kGuarded) {
+      V4 sums[R];
+      GuardedTile<R>(w, width, x + row, sums);
+      for (int r = 0; r < R; ++r) store(row + r, sums[r]);
     } else {
+      alignas(64) double sums[R * kOutputs];
       Tile<R>(w, width, x + row, sums);
+      for (int r = 0; r < R; ++r) store(row + r, static_cast<const double*>(sums + r * kOutputs));
     }
-    for (int r = 0; r < R; ++r) store(row + r, sums + r * kOutputs);
     row += R;
   };
-  while (rows - row >= kTileRows) run(std::integral_constant<int, kTileRows>());
-  if constexpr (kTileRows > 4) {
+  while (rows - row >= kMost) run(std::integral_constant<int, kMost>());
+  if constexpr (kMost > 4) {
     if (rows - row >= 4) run(std::integral_constant<int, 4>());
   }
   while (rows - row >= 2) run(std::integral_constant<int, 2>());
@@ -301,11 +322,14 @@ struct ToFloat {
   }
 };
 
+HWY_INLINE V4 Floats4(V4 sums) { return sums; }
+HWY_INLINE V4 Floats4(const double* sums) { return Narrow4(sums); }
+
 inline size_t PanelValues(int width) { return offset(kOutputs, padded(width)); }
 
 // Outputs [begin, end) of the product of `rows` padded rows x[r]; begin is a multiple of 4. `panel`: PanelValues(w.in)
 // doubles of the calling thread's own.
-template <bool kFloats, class Rows, class Store>
+template <bool kGuarded, class Rows, class Store>
 HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* const* x, int rows, double* panel,
                           const Store& store) {
   const int stride = padded(w.in);
@@ -318,30 +342,32 @@ HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* con
       int outputs[kOutputs];
       for (int c = 0; c < kOutputs; ++c) outputs[c] = std::min(n + c, end - 1);
       const Rows weights(w, outputs);
-      const auto put = [&](int row, const double* sums) HWY_ATTR { store(first + row, n, valid, Narrow4(sums)); };
+      const auto put = [&](int row, auto sums) HWY_ATTR { store(first + row, n, valid, Floats4(sums)); };
       if (count < kPanelRows) {
-        TileRows<kFloats>(weights, w.in, x + first, count, put);
+        TileRows<kGuarded>(weights, w.in, x + first, count, put);
       } else {
-        using T = std::conditional_t<kFloats, float, double>;
+        using T = std::conditional_t<kGuarded, float, double>;
         T* values = reinterpret_cast<T*>(panel);
         ExpandPanel(weights, w.in, values, stride);
         const PlainRows<T> expanded{{values, values + stride, values + 2 * stride, values + 3 * stride}};
-        TileRows<kFloats>(expanded, w.in, x + first, count, put);
+        TileRows<kGuarded>(expanded, w.in, x + first, count, put);
       }
     }
   }
 }
 
+// Products of quantised weights and activations are right once rounded to bf16, which the store must do first.
 template <class Store>
 HWY_NOINLINE void Product(const Matrix& w, int begin, int end, const double* const* x, int rows, double* panel,
                           const Store& store) {
   switch (w.kind) {
     case Matrix::Kind::kFp8:
       ONELANE_CHECK(w.block == 32 || w.block == 128, "a scale tile is 32 or 128 wide");
-      return ProductOf<false, Fp8Rows>(w, begin, end, x, rows, panel, store);
+      if (w.act_block == 0) return ProductOf<false, Fp8Rows>(w, begin, end, x, rows, panel, store);
+      return ProductOf<true, Fp8Rows>(w, begin, end, x, rows, panel, store);
     case Matrix::Kind::kFp4:
-      if (FormOf(w).floats) return ProductOf<true, Fp4Rows>(w, begin, end, x, rows, panel, store);
-      return ProductOf<false, Fp4Rows>(w, begin, end, x, rows, panel, store);
+      ONELANE_CHECK(w.act_block > 0, "fp4 weights take quantised activations");
+      return ProductOf<true, Fp4Rows>(w, begin, end, x, rows, panel, store);
     case Matrix::Kind::kBf16:
       return ProductOf<false, Bf16Rows>(w, begin, end, x, rows, panel, store);
     case Matrix::Kind::kNone:
@@ -354,7 +380,7 @@ inline int64_t ProductWork(const Matrix& w, int rows) { return int64_t{w.out} * 
 // -- scratch of products
 // -----------------------------------------------------------------------------------------------
 
-// Activation rows in scratch and a pointer to each: doubles, or the floats of an ActivationForm.
+// Activation rows in scratch and a pointer to each: doubles, or floats, see ActivationRow.
 struct Activations {
   const double* const* row = nullptr;
   double* data = nullptr;
@@ -372,12 +398,12 @@ inline Activations ActivationSpace(Context& context, int count, int width, size_
 }
 
 // Rows [count, width] of bf16 in the form that a product takes.
-inline HWY_ATTR Activations MakeActivations(Context& context, const bf16* x, int count, int width, ActivationForm form,
+inline HWY_ATTR Activations MakeActivations(Context& context, const bf16* x, int count, int width, int block,
                                             size_t slot = kRowSlot) {
   const Activations made = ActivationSpace(context, count, width, slot);
   context.parallel(count, 1, int64_t{count} * width * 4, [&](int, int64_t begin, int64_t end) HWY_ATTR {
     for (int64_t row = begin; row < end; ++row) {
-      ActivationRow(x + offset(row, width), width, form, made.data + offset(row, padded(width)));
+      ActivationRow(x + offset(row, width), width, block, made.data + offset(row, padded(width)));
     }
   });
   return made;

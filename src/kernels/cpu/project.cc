@@ -18,10 +18,10 @@ enum : size_t { kLatentSlot = kStageSlot, kKvSlot, kHeadSlot, kGroupSlot };
 // rounded bf16.
 void ProjectDown(Context& context, int rows, const QkvArgs& args, float* qr, float* kv) {
   const bool queries = static_cast<bool>(args.wq_a);
-  const Activations for_kv = MakeActivations(context, args.x, rows, args.dim, FormOf(args.wkv));
+  const Activations for_kv = MakeActivations(context, args.x, rows, args.dim, args.wkv.act_block);
   Activations for_q = for_kv;
-  if (queries && FormOf(args.wq_a) != FormOf(args.wkv)) {
-    for_q = MakeActivations(context, args.x, rows, args.dim, FormOf(args.wq_a), kRow2Slot);
+  if (queries && args.wq_a.act_block != args.wkv.act_block) {
+    for_q = MakeActivations(context, args.x, rows, args.dim, args.wq_a.act_block, kRow2Slot);
   }
   const Panels panels = MakePanels(context, args.dim);
   const int kv_outputs = args.wkv.out;
@@ -73,7 +73,7 @@ void ProjectQkv(Context& context, const StepRows& rows, const QkvArgs& args) {
       RmsNormRow(qr_row, args.q_norm, q_lora, args.norm_eps);
       bf16* out = args.qr + offset(row, q_lora);
       NarrowRow(qr_row, q_lora, out);
-      ActivationRow(out, q_lora, FormOf(args.wq_b), latents.data + offset(row, padded(q_lora)));
+      ActivationRow(out, q_lora, args.wq_b.act_block, latents.data + offset(row, padded(q_lora)));
     }
   });
   if (q_lora == 0) return;
@@ -109,7 +109,7 @@ void ProjectOut(Context& context, const StepRows& rows, const ProjectOutArgs& ar
   ONELANE_CHECK(latent % kOutputs == 0, "a group's outputs must be whole tiles");
 
   // [rows * groups] activation rows; those of a group are gathered by pointer.
-  const Activations x = MakeActivations(context, args.attended, rows.count * args.groups, width, FormOf(args.wo_a));
+  const Activations x = MakeActivations(context, args.attended, rows.count * args.groups, width, args.wo_a.act_block);
   const double** by_group =
       context.scratch<const double*>(kGroupSlot, static_cast<size_t>(rows.count) * static_cast<size_t>(args.groups));
   for (int group = 0; group < args.groups; ++group) {
@@ -130,13 +130,13 @@ void ProjectOut(Context& context, const StepRows& rows, const ProjectOutArgs& ar
       from = to;
     }
   });
-  const Activations y = MakeActivations(context, latents, rows.count, args.wo_b.in, FormOf(args.wo_b), kRow2Slot);
+  const Activations y = MakeActivations(context, latents, rows.count, args.wo_b.in, args.wo_b.act_block, kRow2Slot);
   SharedProduct(context, args.wo_b, y, rows.count, ToBf16{args.y, static_cast<size_t>(args.wo_b.out)});
 }
 
 void MainInput(Context& context, const StepRows& rows, const MainInputArgs& args) {
   const int dim = args.main_proj.out;
-  const Activations x = MakeActivations(context, args.taps, rows.count, args.main_proj.in, FormOf(args.main_proj));
+  const Activations x = MakeActivations(context, args.taps, rows.count, args.main_proj.in, args.main_proj.act_block);
   SharedProduct(context, args.main_proj, x, rows.count, ToBf16{args.main_x, static_cast<size_t>(dim)});
   float* scratch = context.scratch<float>(kLatentSlot, static_cast<size_t>(padded(dim)));
   for (int row = 0; row < rows.count; ++row) {

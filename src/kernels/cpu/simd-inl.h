@@ -128,6 +128,26 @@ HWY_INLINE void Sum4(VD a, VD b, VD c, VD e, double* sums) {
   hn::StoreU(AddBlocks(d, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e))), D2(), sums + 2);
 }
 
+// The same in float.
+template <class D>
+HWY_INLINE V4 AddFloatBlocks([[maybe_unused]] D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return AddFloatBlocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+HWY_INLINE V4 Sum4(VF a, VF b, VF c, VF e) {
+  const DF d;
+  const hn::Repartition<uint64_t, DF> d64;
+  const auto ab = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+  const auto ce = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
+  const VF low = hn::BitCast(d, hn::InterleaveLower(d64, ab, ce));
+  const VF high = hn::BitCast(d, hn::InterleaveUpper(d64, ab, ce));
+  return AddFloatBlocks(d, hn::Add(low, high));
+}
+
 // Four sums, rounded to float.
 HWY_INLINE V4 Narrow4(const double* sums) {
   const hn::Rebind<float, D2> half;
