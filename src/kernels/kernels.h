@@ -9,9 +9,8 @@
 // - Rows, not batches. A step is a list of rows; decode, verify and prefill rows are the same thing. Rows of one
 // sequence
 //   stand together in ascending position order and form a *run*.
-// - Batch invariance. The bits a row gets depend on its sequence up to its position and on nothing else: not on the
-// rows
-//   beside it, on how a prompt was cut into steps, or on the number of threads.
+// - Batch invariance. The bits a row gets depend on its sequence up to its position and on nothing else: not on rows
+//   beside it, not on how a prompt was cut into steps, not on the number of threads.
 // - `round` in a contract is one rounding to bf16. Between two roundings `reference` and `cpu` compute as if
 //   exactly: in double, rounded to float where a result is stored as float and on its way to a bf16. So they agree
 //   to the bit, but for values next to a rounding boundary. An implementation that sums in single precision agrees

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <regex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -48,15 +48,18 @@ struct Include {
 
 std::vector<Include> all_includes() {
   const fs::path root = fs::path(ONELANE_ROOT) / "src";
-  const std::regex pattern(R"(^\s*#\s*include\s*([<"])([^>"]+)[>"])");
   std::vector<Include> includes;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
     if (entry.path().extension() != ".h" && entry.path().extension() != ".cc") continue;
     std::ifstream file(entry.path());
     for (std::string line; std::getline(file, line);) {
-      std::smatch match;
-      if (!std::regex_search(line, match, pattern)) continue;
-      includes.push_back({fs::relative(entry.path(), root).string(), match[2], match[1] == "\""});
+      constexpr std::string_view kDirective = "#include ";
+      if (!line.starts_with(kDirective)) continue;  // clang-format writes them so
+      const size_t begin = kDirective.size();
+      const size_t end = line.find_first_of(">\"", begin + 1);
+      if (end == std::string::npos) continue;
+      includes.push_back(
+          {fs::relative(entry.path(), root).string(), line.substr(begin + 1, end - begin - 1), line[begin] == '"'});
     }
   }
   return includes;

@@ -5,21 +5,17 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "checkpoint/checkpoint.h"
-#include "data/tiny_checkpoint.h"
 #include "kernels/stage_support.h"
-#include "model/model.h"
+#include "support/tiny_model.h"
 
 namespace onelane::testing {
 
@@ -46,18 +42,11 @@ class Golden {
   Checkpoint checkpoint_;
 };
 
-// The tiny model of a generation ("v41", "v4"), built once per process from its recipe.
+// The tiny model of a generation ("v41", "v4"), loaded once per process.
 inline const Model& tiny_model(const std::string& generation) {
   static std::map<std::string, std::unique_ptr<Model>> models;
   std::unique_ptr<Model>& model = models[generation];
-  if (!model) {
-    const auto dir = std::filesystem::temp_directory_path() / ("onelane_tiny_" + generation + std::to_string(getpid()));
-    write_tiny_checkpoint(std::string(ONELANE_ROOT) + "/tests/data/" + generation, dir);
-    std::vector<int32_t> identity(256);
-    std::iota(identity.begin(), identity.end(), 0);
-    model = Model::load(dir.string(), identity).value();
-    std::filesystem::remove_all(dir);  // the weights stay mapped
-  }
+  if (!model) model = load_tiny_model(generation);
   return *model;
 }
 
