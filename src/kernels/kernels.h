@@ -7,8 +7,7 @@
 // Conventions
 // - `bf16` is a uint16_t holding a bfloat16; matrices are row-major; a shape in brackets is [rows, ...].
 // - Rows, not batches. A step is a list of rows; decode, verify and prefill rows are the same thing. Rows of one
-// sequence
-//   stand together in ascending position order and form a *run*.
+//   sequence stand together in ascending position order and form a *run*.
 // - Batch invariance. The bits a row gets depend on its sequence up to its position and on nothing else: not on rows
 //   beside it, not on how a prompt was cut into steps, not on the number of threads.
 // - `round` in a contract is one rounding to bf16. Between two roundings `reference` and `cpu` compute as if
