@@ -24,9 +24,12 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"checkpoint", {"base", "numerics"}},
     {"kernels", {"base", "numerics", "device"}},
     {"model", {"base", "numerics", "device", "checkpoint", "kernels"}},
-    {"engine", {"base", "numerics", "device", "checkpoint", "kernels", "model"}},
+    {"cache", {"base", "numerics", "device", "checkpoint", "kernels", "model"}},
+    {"engine", {"base", "numerics", "device", "checkpoint", "kernels", "model", "cache"}},
     {"text", {"base"}},
-    {"cli", {"base", "numerics", "device", "checkpoint", "kernels", "model", "engine", "text"}},
+    {"http", {"base"}},
+    {"api", {"base", "numerics", "device", "checkpoint", "kernels", "model", "cache", "engine", "text", "http"}},
+    {"cli", {"base", "numerics", "device", "checkpoint", "kernels", "model", "cache", "engine", "text", "http", "api"}},
 };
 
 // Library -> the only files that may include it, as a prefix of their path below src/.
@@ -37,7 +40,11 @@ const std::map<std::string, std::vector<std::string>> kRooms = {
     {"hwy/", {"kernels/cpu/"}},
     {"pcre2", {"text/"}},
     {"unicode/", {"text/"}},
-    {"nlohmann/", {"checkpoint/", "text/", "cli/"}},
+    {"nlohmann/", {"checkpoint/", "text/", "api/", "cli/"}},
+    {"boost/", {"http/"}},
+    {"toml++/", {"cli/"}},
+    {"prometheus/", {"api/"}},
+    {"xxhash", {"cache/"}},
 };
 
 struct Include {

@@ -1,0 +1,44 @@
+// Services: what every route needs, made once by whoever starts the server.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/model_spec.h"
+#include "engine/engine.h"
+#include "text/prompt_format.h"
+#include "text/tokenizer.h"
+
+namespace onelane {
+
+class Metrics;
+
+struct ApiOptions {
+  std::vector<std::string> model_names;  // served names; the first is the one that answers carry
+  std::vector<std::string> api_keys;     // empty: no key is asked for
+  int default_max_tokens = 0;            // of a chat answer that sets no limit; 0: the rest of the context
+  int max_choices = 16;                  // largest `n`
+  int max_logprobs = 20;                 // largest top_logprobs
+  int max_stop_strings = 16;
+  double keep_alive_seconds = 5;  // between comments on a stream that has nothing to say
+  double health_seconds = 60;     // /health fails when requests run and no step has finished for so long
+  double request_seconds = 0;     // deadline of every request; 0: none
+  bool log_requests = true;       // one line each, never with text of prompt or answer
+  bool log_text = false;          // the text as well; off by default on purpose
+};
+
+struct Services {
+  Engine& engine;
+  const Tokenizer& tokenizer;
+  const PromptFormat& format;
+  const ModelSpec& spec;
+  Metrics& metrics;
+  ApiOptions options;
+  // Runs a task on the I/O thread, now or after some seconds.
+  std::function<void(std::function<void()>)> post;
+  std::function<void(double, std::function<void()>)> post_after;
+};
+
+}  // namespace onelane

@@ -1,0 +1,86 @@
+// PrefixCache: what earlier prompts left behind, by token prefix.
+//
+// A tree over pages of 128 tokens. A page can be shared by any sequence that begins with the same tokens. Window rings
+// and compressor rows cannot be rebuilt from pages, so a sequence can go on from a page boundary only if a *checkpoint*
+// of them was taken there: a hit is the longest matching prefix that ends in a checkpoint. Results after a hit are
+// bit-identical to a cold run.
+//
+// Three tiers. Pages and checkpoints live in the pool and beside it; under pressure the least recently used go to host
+// memory (up to host_bytes) and, with a directory, to disk, where they survive a restart. Every blob on disk carries a
+// checksum and the model's identity; one that does not fit is dropped with a warning and never trusted.
+//
+// One caller at a time (the engine's thread). A second thread writes to disk.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cache/page_pool.h"
+#include "model/kv_store.h"
+
+namespace onelane {
+
+struct PrefixCacheOptions {
+  int64_t checkpoint_bytes = 0;  // checkpoints kept in fast memory
+  int64_t host_bytes = 0;
+  std::string disk_dir;  // empty: no disk tier
+  int64_t disk_bytes = 0;
+  std::string model_id;      // identity of weights and cache formats: a blob of another one is not used
+  int checkpoint_every = 8;  // pages between checkpoints inside a long prompt
+};
+
+struct PrefixHit {
+  int tokens = 0;          // a multiple of kPageTokens
+  std::vector<int> pages;  // one reference each is the caller's
+};
+
+struct PrefixCacheStats {
+  int pages = 0;        // of the pool
+  int checkpoints = 0;  // in fast memory
+  int64_t host_bytes = 0;
+  int64_t disk_bytes = 0;
+  uint64_t evicted_pages = 0;
+  uint64_t restored_pages = 0;  // from host memory or disk
+  uint64_t dropped_blobs = 0;   // damaged or foreign files
+};
+
+class PrefixCache {
+ public:
+  // `store` and `pool` must outlive the cache. Errors: the directory cannot be created or read; names it.
+  static Result<std::unique_ptr<PrefixCache>> create(KvStore& store, PagePool& pool, PrefixCacheOptions options);
+  ~PrefixCache();
+
+  // The longest usable prefix of `tokens`, at most tokens.size() - 1 long (somebody must compute the last logits).
+  // Pages that left the pool come back if it has room, and the checkpoint is copied into `slot`.
+  PrefixHit attach(std::span<const int32_t> tokens, int slot);
+
+  // The next position after `from` (a page boundary, at most tokens.size()) at which a checkpoint is worth its memory
+  // while a prompt of `tokens` is computed: its last boundary, where it leaves a known path, every checkpoint_every
+  // pages. 0: none. A prefill chunk should end there.
+  int next_checkpoint(std::span<const int32_t> tokens, int from) const;
+
+  // A sequence has computed `tokens`, kept in `pages`: full pages become part of the tree, which takes references of
+  // its own. A page whose tokens are there already is left to the caller.
+  void insert(std::span<const int32_t> tokens, std::span<const int> pages);
+  // Takes a checkpoint at the boundary tokens.size() (a multiple of kPageTokens, inserted before) from `slot`. The
+  // rings may already hold positions behind it, up to one draft block.
+  void checkpoint(std::span<const int32_t> tokens, int slot);
+
+  // Frees at least `pages` pages that no sequence uses, least recently used first; returns how many were freed.
+  int reclaim(int pages);
+  void clear();
+  // Waits until the disk tier has written what it was given. For shutdown and tests.
+  void flush();
+  PrefixCacheStats stats() const;
+
+ private:
+  class Tree;
+  explicit PrefixCache(std::unique_ptr<Tree> tree);
+  std::unique_ptr<Tree> tree_;
+};
+
+}  // namespace onelane
