@@ -1,4 +1,4 @@
-// Generation: one choice of one answer, from engine events to text: detokenised, searched for stop strings and, for
+// TextGeneration: one choice of one answer, from engine events to text: detokenised, searched for stop strings and, for
 // chat, read into reasoning, content and tool calls.
 //
 // Lives on the I/O thread; the engine's events are posted there. Protocols (chat.cc, completions.cc, responses.cc,
@@ -39,12 +39,12 @@ struct GenerationDelta {
   RequestStats stats;                          // so far
 };
 
-class Generation : public std::enable_shared_from_this<Generation> {
+class TextGeneration : public std::enable_shared_from_this<TextGeneration> {
  public:
   using DeltaSink = std::function<void(const GenerationDelta& delta)>;
 
   // Submits to the engine. `sink` is called on the I/O thread, first after start() has returned.
-  static Result<std::shared_ptr<Generation>> start(Services& services, GenerationRequest request, DeltaSink sink);
+  static Result<std::shared_ptr<TextGeneration>> start(Services& services, GenerationRequest request, DeltaSink sink);
 
   // Stops within a step and frees everything; no delta comes afterwards.
   void cancel();
@@ -52,6 +52,14 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const RequestStats& stats() const;
   // Chat: everything so far, put together. Otherwise only `content` is filled.
   const AssistantMessage& message() const;
+
+  TextGeneration(Services& services, GenerationRequest request, DeltaSink sink);  // for start()
+  ~TextGeneration();
+
+ private:
+  struct State;
+  void on_event(RequestEvent event);
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace onelane

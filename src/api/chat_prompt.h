@@ -1,0 +1,43 @@
+// ChatPrompt: from a conversation to the tokens a model continues, the same for every chat protocol.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/api_error.h"
+#include "api/json_fields.h"
+#include "api/services.h"
+#include "engine/request.h"
+
+namespace onelane {
+
+struct ToolChoice {
+  enum class Mode { kAuto, kNone, kRequired, kNamed };
+  Mode mode = Mode::kAuto;
+  std::string name;  // kNamed
+};
+
+struct ChatPrompt {
+  std::vector<int32_t> tokens;
+  bool thinking = false;           // the completion starts inside <think>
+  std::vector<std::string> tools;  // names of the functions that the request defines
+};
+
+// `conversation` is a request in OpenAI's chat shape, as JSON text (parse_conversation reads messages, tools, thinking
+// switches and reasoning_effort); the order of its keys reaches the model. Lines of the system prompt that carry a
+// client's billing header are left out, because they change with every request and would defeat the prefix cache.
+// Refused: what parse_conversation refuses, and images (there is no vision tower here).
+ApiProblem encode_chat(const Services& services, std::string_view conversation, ChatPrompt& out);
+
+// Whether `choice` asks for tools that `prompt` does not have; names `param`.
+ApiProblem check_tool_choice(const ToolChoice& choice, const ChatPrompt& prompt, const std::string& param);
+
+// Makes the model call a tool (kRequired, kNamed) or keeps it from doing so (kNone); null: it is free. A filter serves
+// one generation: make one for each choice.
+std::shared_ptr<TokenFilter> tool_choice_filter(const Services& services, const ToolChoice& choice,
+                                                const ChatPrompt& prompt);
+
+}  // namespace onelane
