@@ -16,6 +16,14 @@ constexpr size_t kAlignment = 64;
 
 }  // namespace
 
+bool fences_on() {
+  static const bool on = [] {
+    const char* value = std::getenv("ONELANE_FENCE");
+    return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+  }();
+  return on;
+}
+
 Buffer::Buffer(size_t bytes, bool fenced) : size_(bytes) {
   if (bytes == 0) return;
   if (!fenced) {

@@ -1,9 +1,9 @@
 // Buffer: memory for tensors, caches and scratch, aligned to 64 bytes.
 //
-// With fences on, every buffer gets its own mapping whose last byte lies against an unmapped page, and starts filled
-// with 0xff (NaN as bf16, float and e4m3, -1 as an index). A read or write one element past the end is then a fault on
-// its first occurrence, and a use of scratch that nobody wrote shows. The preset `fence` turns it on for the whole test
-// suite.
+// With fences on (ONELANE_FENCE=1 in the environment), every buffer gets its own mapping whose last byte lies against
+// an unmapped page, and starts filled with 0xff (NaN as bf16, float and e4m3, -1 as an index). A read or write one
+// element past the end is then a fault on its first occurrence, and a use of scratch that nobody wrote shows. The test
+// preset `fence` runs the whole suite so.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +12,15 @@
 
 namespace onelane {
 
-#if defined(ONELANE_FENCE)
-inline constexpr bool kFenced = true;
-#else
-inline constexpr bool kFenced = false;
-#endif
+// Whether the environment asks for fences; read once.
+bool fences_on();
 
 class Buffer {
  public:
   Buffer() = default;
   // `bytes` may be 0. Contents: zeros, or 0xff when fenced; call zero() where zeros are meant. Dies (ONELANE_CHECK)
   // when the system has no memory left: sizes are planned and checked before anything is allocated.
-  explicit Buffer(size_t bytes, bool fenced = kFenced);
+  explicit Buffer(size_t bytes, bool fenced = fences_on());
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept { return swap(other), *this; }
   Buffer(const Buffer&) = delete;

@@ -10,7 +10,7 @@ const std::byte* Weights::place(const std::string& name, size_t alignment) {
   const TensorView* tensor = checkpoint_.find(name);
   ONELANE_CHECK(tensor != nullptr, name.c_str());
   const std::byte* data = tensor->bytes.data();
-  if (!kFenced && reinterpret_cast<uintptr_t>(data) % alignment == 0) return data;
+  if (!fences_on() && reinterpret_cast<uintptr_t>(data) % alignment == 0) return data;
   Buffer copy(tensor->bytes.size());
   if (copy.size() > 0) std::memcpy(copy.data(), data, copy.size());
   copies_.push_back(std::move(copy));

@@ -115,6 +115,7 @@ TEST_P(GoldenV41, EveryLayerOfPrompt37) {
 }
 
 TEST_P(GoldenV41, EveryLayerOfPrompt401) {
+  if (kSanitized) GTEST_SKIP() << "prompt 37 walks the same code";
   const Guided run = run_guided(*kernels_, *model_, 401, Fault::kNone);
   EXPECT_THAT(run.rms, ::testing::SizeIs(6));
   EXPECT_THAT(run.rms, ::testing::Each(::testing::Lt(2e-2)));

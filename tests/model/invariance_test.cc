@@ -8,13 +8,15 @@
 #include "engine/generate.h"
 #include "engine/session.h"
 #include "model/forward.h"
+#include "support/data.h"
 #include "support/forwarding_kernels.h"
 #include "support/tiny_model.h"
 
 namespace onelane {
 namespace {
 
-constexpr int kLength = 300;  // past the window, several groups of 128, and selection (index_topk is 16)
+// Past the window, several groups of 128, and selection (index_topk is 16).
+constexpr int kLength = kSanitized ? 160 : 300;
 
 std::vector<int32_t> random_tokens(int count, int vocab, unsigned seed) {
   std::mt19937 generator(seed);

@@ -15,6 +15,13 @@
 
 namespace onelane {
 
+// Every access is checked in such builds, at ten times the price: tests that prove by length prove less there.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 // A file of the repository.
 inline std::string repository_path(const std::string& relative) { return std::string(ONELANE_ROOT) + "/" + relative; }
 
