@@ -78,9 +78,9 @@ class PrefixCache {
   PrefixCacheStats stats() const;
 
  private:
-  class Tree;
-  explicit PrefixCache(std::unique_ptr<Tree> tree);
-  std::unique_ptr<Tree> tree_;
+  class Tiers;
+  explicit PrefixCache(std::unique_ptr<Tiers> tiers);
+  std::unique_ptr<Tiers> tiers_;
 };
 
 }  // namespace onelane

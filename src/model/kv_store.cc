@@ -63,6 +63,23 @@ KvStore::KvStore(const ModelSpec& spec, int slots, int pages) : slots_(slots), p
   }
 }
 
+std::vector<std::span<std::byte>> KvStore::slot_parts(int slot) const {
+  std::vector<std::span<std::byte>> parts;
+  for (const auto* rings : {&rings_, &draft_rings_}) {
+    for (const RingCache& ring : *rings) {
+      parts.emplace_back(ring.base + static_cast<size_t>(slot) * ring.slot_bytes, ring.slot_bytes);
+    }
+  }
+  for (const auto* states : {&states_, &index_states_}) {
+    for (const CompressorState& state : *states) {
+      if (state.base == nullptr) continue;
+      float* first = state.base + static_cast<size_t>(slot) * state.slot_floats;
+      parts.emplace_back(reinterpret_cast<std::byte*>(first), state.slot_floats * sizeof(float));
+    }
+  }
+  return parts;
+}
+
 size_t KvStore::bytes() const {
   size_t total = pool_.size();
   for (const Buffer& buffer : buffers_) total += buffer.size();

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "checkpoint/model_spec.h"
@@ -32,6 +33,12 @@ class KvStore {
   PagedCache keys(int layer) const { return keys_[static_cast<size_t>(layer)]; }
   CompressorState state(int layer) const { return states_[static_cast<size_t>(layer)]; }
   CompressorState index_state(int layer) const { return index_states_[static_cast<size_t>(layer)]; }
+
+  // For those who move sequences about. Everything of `page`: entries and keys of all owner layers.
+  std::span<std::byte> page(int page) { return {pool_.data() + static_cast<size_t>(page) * page_bytes_, page_bytes_}; }
+  // Everything `slot` holds besides pages: window rings, draft rings, compressor and index states. The parts and their
+  // sizes are the same, in the same order, for every slot of every store of one model.
+  std::vector<std::span<std::byte>> slot_parts(int slot) const;
 
  private:
   RingCache make_ring(const ModelSpec& spec);
