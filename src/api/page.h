@@ -1,0 +1,33 @@
+// The page at "/": files of ui/ and uPlot, embedded at build time (cmake/embed.cmake).
+//
+// They are served to everyone, without a key: they hold nothing but themselves. The headers forbid them, and whatever a
+// model may smuggle into them, to load or send anything elsewhere.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "http/server.h"
+
+namespace onelane {
+
+class Router;
+
+struct PageFile {
+  std::string_view path;  // "/", "/ui/main.js"
+  std::string_view content_type;
+  std::string_view etag;  // of the bytes, quotes included
+  std::string_view bytes;
+};
+
+std::span<const PageFile> page_files();
+
+// The answer to a GET: 200, or 304 when the client has these bytes; nothing when the page has no such file. Paths are
+// compared as a whole, so there is no way out of the table.
+std::optional<HttpResponse> page_response(const HttpRequest& request);
+
+// "/" and everything under "/ui/".
+void add_page_routes(Router& router);
+
+}  // namespace onelane
