@@ -16,8 +16,8 @@ class Run {
  public:
   Run(Session& session, const GenerateOptions& options, int32_t eos, const TokenSink& sink)
       : session_(session), options_(options), eos_(eos), sink_(sink), sampler_(options.sampling) {
-    const bool greedy = options.sampling.temperature == 0.0f;
-    depth_ = greedy && session.can_draft() ? std::clamp(options.draft_depth, 0, kMaxDraftDepth) : 0;
+    depth_ = session.can_draft() ? std::clamp(options.draft_depth, 0, kMaxDraftDepth) : 0;
+    result_.reason = FinishReason::kStop;
   }
 
   Result<GenerateResult> run(std::span<const int32_t> prompt, const Session::Progress& progress) {
@@ -28,12 +28,10 @@ class Run {
     result_.stats.prefill_seconds = seconds_since(start);
 
     const Clock::time_point decode = Clock::now();
-    std::vector<int32_t> decided;
-    ONELANE_TRY(decide(logits, decided));
-    while (take(decided)) {
-      const int32_t last = decided.back();
-      decided.clear();
-      ONELANE_TRY(depth_ > 0 ? speculate(last, decided) : step(last, decided));
+    sampler_.read_prompt(session_.tokens());
+    ONELANE_ASSIGN(Decision last, decide(logits, session_.tokens().size()));
+    while (last.more) {
+      ONELANE_ASSIGN(last, step(last.token));
     }
     result_.stats.decode_seconds = seconds_since(decode);
     // Accepted drafts behind the end were processed but are not part of the text.
@@ -44,10 +42,6 @@ class Run {
 
  private:
   // False when the generation is over.
-  bool take(std::span<const int32_t> decided) {
-    return std::all_of(decided.begin(), decided.end(), [&](int32_t token) { return take(token); });
-  }
-
   bool take(int32_t token) {
     ++result_.stats.tokens;
     if (token == eos_ && !options_.ignore_eos) return false;
@@ -59,44 +53,38 @@ class Run {
     return !full;
   }
 
-  Result<void> decide(std::span<const float> logits, std::vector<int32_t>& decided) {
-    ONELANE_ASSIGN(const int32_t token, sampler_.sample(logits, static_cast<int64_t>(session_.tokens().size())));
-    decided.push_back(token);
-    return {};
+  // Chooses and takes the token at `position`.
+  Result<Decision> decide(std::span<const float> logits, size_t position) {
+    ONELANE_ASSIGN(const int32_t token, sampler_.sample(logits, static_cast<int64_t>(position)));
+    sampler_.accept(token);
+    return Decision{token, take(token)};
   }
 
-  Result<void> step(int32_t token, std::vector<int32_t>& decided) {
-    ++result_.stats.steps;
-    ONELANE_ASSIGN(const std::span<const float> logits, session_.append({&token, 1}));
-    return decide(logits, decided);
-  }
-
-  // Verifies a draft block behind `token`: decides every accepted draft and the target's own token after them, exactly
-  // what step() after step() would have decided.
-  Result<void> speculate(int32_t token, std::vector<int32_t>& decided) {
-    const auto start = static_cast<int>(session_.tokens().size());
-    const int room = session_.capacity() - start - 1;
+  // Appends `token` with a draft block behind it and takes what they decide. Returns the last decision.
+  Result<Decision> step(int32_t token) {
+    const size_t start = session_.tokens().size();
+    const int room = session_.capacity() - static_cast<int>(start) - 1;
     const int wanted = options_.max_tokens - static_cast<int>(result_.tokens.size()) - 1;
-    ONELANE_ASSIGN(const std::vector<DraftToken> drafts, session_.draft(token, std::min({depth_, room, wanted})));
+    const int depth = std::min({depth_, room, wanted});
+    std::vector<DraftToken> drafts;
+    if (depth > 0) drafts = session_.draft(token, depth, sampler_);
 
     std::vector<int32_t> rows = {token};
     for (const DraftToken& draft : drafts) rows.push_back(draft.token);
-    Result<void> failed;
-    ONELANE_TRY(session_.append_rows(rows, [&](int, std::span<const float> logits) {
-      auto best = best_token(logits);
-      if (best) decided.push_back(*best);
-      if (!best && failed) failed = std::move(best).error();
-    }));
-    ONELANE_TRY(std::move(failed));
-    size_t accepted = 0;
-    while (accepted < drafts.size() && decided[accepted] == drafts[accepted].token) ++accepted;
-    decided.resize(accepted + 1);
-    session_.truncate(start + 1 + static_cast<int>(accepted));
+    ONELANE_ASSIGN(const std::span<const float> logits, session_.append_block(rows));
+    const size_t vocab = logits.size() / rows.size();
+    Decision last;
+    ONELANE_ASSIGN(const Verdict verdict, verify(drafts, [&](int row) -> Result<Decision> {
+                     const auto at = static_cast<size_t>(row);
+                     ONELANE_ASSIGN(last, decide(logits.subspan(at * vocab, vocab), start + 1 + at));
+                     return last;
+                   }));
+    session_.truncate(static_cast<int>(start) + verdict.decided);
 
     ++result_.stats.steps;
     if (!drafts.empty()) ++result_.stats.draft_blocks;
-    for (size_t i = 0; i < accepted; ++i) ++result_.stats.accepted[i];
-    return {};
+    for (int i = 0; i < verdict.accepted; ++i) ++result_.stats.accepted[static_cast<size_t>(i)];
+    return last;
   }
 
   Session& session_;
@@ -110,8 +98,6 @@ class Run {
 };
 
 }  // namespace
-
-std::string_view finish_reason_name(FinishReason reason) { return reason == FinishReason::kStop ? "stop" : "length"; }
 
 double GenerateStats::mean_accepted() const {
   int total = 0;

@@ -3,28 +3,21 @@
 
 #include <array>
 #include <functional>
-#include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "engine/request.h"
 #include "engine/sampler.h"
 #include "engine/session.h"
 
 namespace onelane {
 
-inline constexpr int kMaxDraftDepth = 16;
-
 struct GenerateOptions {
   int max_tokens = 256;
   SamplingParams sampling;
   bool ignore_eos = false;
-  // Drafts verified per step, at most the model's block. Used for greedy decoding only, where the tokens are the same
-  // with and without; sampled decoding takes one token a step.
-  int draft_depth = 5;
+  int draft_depth = 5;  // drafts verified per step, at most the model's block; changes no token (verify.h)
 };
-
-enum class FinishReason { kStop, kLength };
-std::string_view finish_reason_name(FinishReason reason);  // "stop", "length"
 
 struct GenerateStats {
   int prompt_tokens = 0;

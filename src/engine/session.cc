@@ -96,28 +96,31 @@ Result<void> Session::append_rows(std::span<const int32_t> tokens, const RowSink
   return {};
 }
 
-Result<std::vector<DraftToken>> Session::draft(int32_t anchor, int depth) {
+Result<std::span<const float>> Session::append_block(std::span<const int32_t> tokens) {
+  ONELANE_TRY(check(tokens));
+  ONELANE_CHECK(tokens.size() <= every_row_.size(), "a block is one step");
+  run_chunk(tokens, std::span<const int32_t>(every_row_).first(tokens.size()));
+  return std::span<const float>(logits_);
+}
+
+std::vector<DraftToken> Session::draft(int32_t anchor, int depth, Sampler& sampler) {
   ONELANE_CHECK(draft_ && !tokens_.empty(), "drafting needs draft rings and a processed token");
-  const DsparkSpec& dspark = model_.spec.dspark;
-  const auto vocab = static_cast<size_t>(model_.spec.vocab);
-  std::vector<int32_t> block(static_cast<size_t>(dspark.block_size), dspark.noise_token_id);
-  block[0] = anchor;
+  std::vector<int32_t> block;
+  fill_draft_block(model_.spec.dspark, anchor, block);
+  const auto position = static_cast<int>(tokens_.size());
   step_.clear();
   step_.set_pages(page_table_.data(), store_.pages());
-  step_.add(kSlot, static_cast<int>(tokens_.size()), block);
-  logits_.resize(block.size() * vocab);
+  step_.add(kSlot, position, block);
+  logits_.resize(block.size() * static_cast<size_t>(model_.spec.vocab));
   forward_.draft(step_, logits_.data());
-
   std::vector<DraftToken> drafts;
-  int32_t previous = anchor;
-  for (int row = 0; row < std::min(depth, dspark.block_size); ++row) {
-    const std::span<float> logits = std::span(logits_).subspan(static_cast<size_t>(row) * vocab, vocab);
-    const float confidence = forward_.draft_token(row, previous, logits.data());
-    ONELANE_ASSIGN(const int32_t token, best_token(logits));
-    drafts.push_back({token, confidence});
-    previous = token;
-  }
+  choose_drafts(forward_, 0, anchor, position, logits_, model_.spec.vocab, {.depth = depth}, sampler, drafts);
   return drafts;
+}
+
+Result<std::vector<DraftToken>> Session::draft(int32_t anchor, int depth) {
+  Sampler greedy({.temperature = 0});
+  return draft(anchor, depth, greedy);
 }
 
 void Session::truncate(int length) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/verify.h"
 #include "model/forward.h"
 
 namespace onelane {
@@ -18,11 +19,6 @@ struct SessionOptions {
   int max_tokens = 0;  // capacity; 0 takes the model's max_position_embeddings
   int chunk = 256;     // rows per step while a prompt is read
   bool draft = true;   // keep the draft rings, if the model has a drafter
-};
-
-struct DraftToken {
-  int32_t token = 0;
-  float confidence = 0;  // logit of P(accepted | all before it accepted)
 };
 
 class Session {
@@ -45,8 +41,12 @@ class Session {
   // The same, handing out the logits after every token.
   Result<void> append_rows(std::span<const int32_t> tokens, const RowSink& sink, const Progress& progress = {});
 
-  // Greedy drafts for what follows `anchor`, the token about to be appended. At most `depth`, at most the trained
-  // block.
+  // The same for few tokens at once (at most a step's rows): logits [tokens, vocab], valid until the next call.
+  Result<std::span<const float>> append_block(std::span<const int32_t> tokens);
+
+  // Drafts for what follows `anchor`, the token about to be appended, as `sampler` chooses among the drafter's
+  // (verify.h); without one, the best. At most `depth`, at most the trained block.
+  std::vector<DraftToken> draft(int32_t anchor, int depth, Sampler& sampler);
   Result<std::vector<DraftToken>> draft(int32_t anchor, int depth);
 
   // Forgets all tokens from `length` on. Rings hold a window and one draft block: at most a block can be taken back, or

@@ -59,6 +59,12 @@ ForwardPass::ForwardPass(const Model& model, Kernels& kernels, KvStore& store, i
   std::iota(every_row_.begin(), every_row_.end(), 0);
 }
 
+size_t ForwardPass::bytes() const {
+  size_t total = 0;
+  for (const Buffer& buffer : buffers_) total += buffer.size();
+  return total;
+}
+
 void ForwardPass::check_step(const Step& step) const {
   ONELANE_CHECK(step.count() > 0 && step.count() <= max_rows_, "a step holds 1 to max_rows rows");
   const StepRows rows = step.rows();

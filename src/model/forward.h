@@ -20,6 +20,8 @@ class ForwardPass {
   ForwardPass(const Model& model, Kernels& kernels, KvStore& store, int max_rows);
 
   int max_rows() const { return max_rows_; }
+  // Working memory held, in bytes; proportional to max_rows.
+  size_t bytes() const;
 
   // Runs every row through the backbone and writes its keys and values; for the rows numbered in `logit_rows` it also
   // writes the logits: out [logit_rows.size(), vocab].

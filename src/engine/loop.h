@@ -1,0 +1,129 @@
+// Engine::Loop: the engine's thread and everything it owns.
+//
+// Other threads reach it through the inbox alone; all else belongs to the thread that runs it, so nothing below the
+// inbox is locked. One turn: take the inbox, end what was cancelled or is late, bring back what was spilled, admit what
+// fits, run one step.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "device/buffer.h"
+#include "engine/engine.h"
+#include "engine/memory_plan.h"
+#include "engine/residency.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+#include "model/forward.h"
+#include "model/step.h"
+
+namespace onelane {
+
+class Engine::Loop {
+ public:
+  using Clock = Sequence::Clock;
+
+  Loop(const Model& model, Kernels& kernels, const EngineOptions& options, const EngineSizes& sizes);
+  ~Loop();  // cancels what runs
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  // Before start(), on the caller's thread.
+  Result<void> open_cache();
+  Result<void> self_test();
+  void start();
+
+  // Any thread.
+  Result<RequestId> submit(Request request, EventSink sink);
+  void cancel(RequestId id);
+  void drain();
+  void reset_prefix_cache();
+  bool idle() const;
+  EngineStats stats() const;
+  const EngineSizes& sizes() const { return sizes_; }
+  int64_t bytes() const;  // allocated
+
+  std::vector<PlannedBytes> plan;
+
+ private:
+  using Owned = std::unique_ptr<Sequence>;
+
+  // A sequence's rows in the step under way, and where its logits begin.
+  struct Part {
+    Sequence* sequence = nullptr;
+    int rows = 0;
+    int first_logits = 0;
+  };
+
+  Result<void> check(const Request& request) const;
+
+  // -- loop.cc: requests come and go
+  void run();
+  bool turn();  // false: stopping
+  void cancel_and_expire(const std::vector<RequestId>& cancelled);
+  void restore_spilled();
+  void admit_waiting();
+  // Ends a sequence of any stage and frees what it holds; sweep() does the rest.
+  void retire(Sequence& sequence, FinishReason reason, std::string error = {});
+  void sweep();  // takes out what has ended and tells the sinks; sorts out what was spilled
+  void publish();
+  void fail_running(const std::string& what);
+
+  // -- loop_step.cc: one step
+  void step();
+  // Makes room for `tokens` tokens, at the expense of younger sequences; false when `sequence` itself must wait (then
+  // it may have been spilled).
+  bool make_room(Sequence& sequence, int tokens);
+  void plan_drafts();
+  void draft_blocks(std::span<Part> parts);
+  void plan_prompts();
+  void add_rows();
+  void settle(double ms);
+  Result<void> settle_decode(const Part& part);
+  Result<void> settle_prompt(const Part& part);
+  Sequence* youngest(const Sequence& other_than);
+  std::span<float> logits(int row, int count = 1);
+
+  const Model& model_;
+  const ModelSpec& spec_;
+  const EngineOptions options_;
+  const EngineSizes sizes_;
+  const int block_;  // drafts of a block; 0: no drafter, or a schedule without drafts
+  Residency residency_;
+  ForwardPass forward_;
+  Buffer logits_buffer_;  // [sizes_.logit_rows, vocab]
+
+  // The loop's own.
+  std::deque<Owned> waiting_;   // by arrival
+  std::deque<Owned> spilled_;   // by arrival
+  std::vector<Owned> running_;  // by arrival
+  CostModel cost_;
+  EngineStats counters_;
+
+  // The step under way.
+  std::vector<Part> parts_;
+  Step step_;
+  std::vector<int32_t> logit_rows_;
+  std::vector<int32_t> row_tokens_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  // Guarded by mutex_.
+  std::vector<Owned> inbox_;
+  std::vector<RequestId> cancels_;
+  RequestId next_id_ = 1;
+  int in_flight_ = 0;
+  bool draining_ = false;
+  bool stopping_ = false;
+  bool reset_cache_ = false;
+  EngineStats published_;
+  Clock::time_point last_progress_ = Clock::now();
+
+  std::thread thread_;
+};
+
+}  // namespace onelane

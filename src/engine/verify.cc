@@ -1,0 +1,32 @@
+#include "engine/verify.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace onelane {
+
+void fill_draft_block(const DsparkSpec& dspark, int32_t anchor, std::vector<int32_t>& block) {
+  block.assign(static_cast<size_t>(dspark.block_size), dspark.noise_token_id);
+  block[0] = anchor;
+}
+
+void choose_drafts(ForwardPass& forward, int first_row, int32_t anchor, int64_t position, std::span<float> logits,
+                   int vocab, const DraftLimits& limits, Sampler& sampler, std::vector<DraftToken>& drafts) {
+  drafts.clear();
+  const auto width = static_cast<size_t>(vocab);
+  const int rows = static_cast<int>(logits.size() / width);
+  int32_t previous = anchor;
+  double survival = 1;
+  for (int row = 0; row < std::min(limits.depth, rows); ++row) {
+    const std::span<float> values = logits.subspan(static_cast<size_t>(row) * width, width);
+    const float confidence = forward.draft_token(first_row + row, previous, values.data());
+    survival /= 1 + std::exp(-static_cast<double>(confidence));
+    if (limits.confidence > 0 && !(survival >= static_cast<double>(limits.confidence))) return;
+    const auto token = sampler.sample(values, position + 1 + row);
+    if (!token) return;
+    drafts.push_back({*token, confidence});
+    previous = *token;
+  }
+}
+
+}  // namespace onelane
