@@ -51,6 +51,13 @@ ApiError to_api_error(const Error& error, std::string param) {
   return out;
 }
 
+std::string leading_path(std::string_view message) {
+  const size_t colon = message.find(": ");
+  if (colon == std::string_view::npos) return {};
+  const std::string_view path = message.substr(0, colon);
+  return path.find_first_of(" \"'") == std::string_view::npos ? std::string(path) : std::string();
+}
+
 HttpResponse openai_error(const ApiError& error) {
   const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
   return json_response(error.status, {{"error",

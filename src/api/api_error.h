@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "http/server.h"
@@ -18,6 +19,9 @@ struct ApiError {
 
 // kInvalidArgument and kUnsupported are the client's fault (400), kResourceExhausted is 503, the rest 500.
 ApiError to_api_error(const Error& error, std::string param = "");
+
+// The field that a message begins with ("tools[2].function: must be an object"), for param; empty: it names none.
+std::string leading_path(std::string_view message);
 
 // {"error": {"message", "type", "param", "code"}}
 HttpResponse openai_error(const ApiError& error);

@@ -30,15 +30,6 @@ std::string without_billing_lines(const std::string& text) {
   return out;
 }
 
-// "tool_choice: "tools[2].function: ..." says which field is at fault; the path before the first colon is the param.
-std::string leading_path(std::string_view message) {
-  const size_t colon = message.find(": ");
-  if (colon == std::string_view::npos) return {};
-  const std::string_view path = message.substr(0, colon);
-  const bool plain = path.find_first_of(" \"'") == std::string_view::npos;
-  return plain ? std::string(path) : std::string();
-}
-
 // Until one of the texts is complete, only tokens that go on with one of them may come.
 class ForcedText final : public TokenFilter {
  public:

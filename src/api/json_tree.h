@@ -1,7 +1,8 @@
-// Building JsonValue trees: for the converters, which keep a client's JSON to the digit (nlohmann's values lose big
-// integers) and hand it on in another protocol's shape.
+// Building JsonValue trees: for the protocols that hand a client's JSON on in another shape and back, to the digit
+// (nlohmann's values lose big integers).
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,13 @@ inline JsonValue json_text(std::string text) {
   JsonValue value;
   value.kind = JsonValue::Kind::kString;
   value.text = std::move(text);
+  return value;
+}
+
+inline JsonValue json_number(int64_t number) {
+  JsonValue value;
+  value.kind = JsonValue::Kind::kNumber;
+  value.text = std::to_string(number);
   return value;
 }
 
