@@ -29,6 +29,8 @@ struct TextGeneration::State {
   AssistantMessage plain;                  // otherwise
   RequestStats stats;
   int tokens = 0;  // taken; fewer than the engine's when a stop string ended the text
+  bool reasoning = false;
+  int reasoning_tokens = 0;
   bool over = false;
 
   Clock::time_point began = Clock::now();
@@ -42,6 +44,14 @@ struct TextGeneration::State {
         detokenizer(all.tokenizer, !request.chat && request.skip_special),
         stops(request.stop) {
     if (request.chat) parser.emplace(all.format, request.thinking);
+    reasoning = request.chat && request.thinking;
+  }
+
+  void count(int32_t token) {
+    ++tokens;
+    if (!reasoning) return;
+    ++reasoning_tokens;
+    reasoning = services.tokenizer.bytes(token) != kThinkEndText;
   }
 
   // `text` is certain not to hold a stop string.
@@ -104,7 +114,8 @@ TextGeneration::TextGeneration(Services& services, GenerationRequest request, De
 
 TextGeneration::~TextGeneration() = default;
 
-Result<std::shared_ptr<TextGeneration>> TextGeneration::start(Services& services, GenerationRequest request, DeltaSink sink) {
+Result<std::shared_ptr<TextGeneration>> TextGeneration::start(Services& services, GenerationRequest request,
+                                                              DeltaSink sink) {
   Request engine_request = request.request;
   auto generation = std::make_shared<TextGeneration>(services, std::move(request), std::move(sink));
   // The engine holds the generation until its last event; its thread only hands events on.
@@ -128,7 +139,7 @@ void TextGeneration::on_event(RequestEvent event) {
   for (size_t i = 0; i < event.tokens.size(); ++i) {
     delta.tokens.push_back(event.tokens[i]);
     if (i < event.logprobs.size()) delta.logprobs.push_back(std::move(event.logprobs[i]));
-    ++s.tokens;
+    s.count(event.tokens[i]);
     if (s.take_text(s.detokenizer.push(event.tokens[i]), delta)) continue;
     delta.finish = FinishReason::kStop;
     break;
@@ -145,6 +156,7 @@ void TextGeneration::on_event(RequestEvent event) {
     if (event.finish == FinishReason::kNone) s.services.engine.cancel(s.id);
   }
   delta.stats = s.stats;
+  delta.reasoning_tokens = s.reasoning_tokens;
   const DeltaSink sink = ended ? std::exchange(s.sink, nullptr) : s.sink;
   if (ended) s.end(delta.finish);
   try {

@@ -37,6 +37,7 @@ struct GenerationDelta {
   std::string stop;                            // kStop: the stop string that ended the text; empty: EOS or a stop token
   std::string error;                           // kError
   RequestStats stats;                          // so far
+  int reasoning_tokens = 0;                    // chat: of stats.tokens, those up to </think>
 };
 
 class TextGeneration : public std::enable_shared_from_this<TextGeneration> {

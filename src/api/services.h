@@ -25,6 +25,7 @@ struct ApiOptions {
   double keep_alive_seconds = 5;  // between comments on a stream that has nothing to say
   double health_seconds = 60;     // /health fails when requests run and no step has finished for so long
   double request_seconds = 0;     // deadline of every request; 0: none
+  std::string version;            // of this program
   bool log_requests = true;       // one line each, never with text of prompt or answer
   bool log_text = false;          // the text as well; off by default on purpose
 };
@@ -36,6 +37,7 @@ struct Services {
   const ModelSpec& spec;
   Metrics& metrics;
   ApiOptions options;
+  bool draining = false;  // shutting down: /ready says no
   // Runs a task on the I/O thread, now or after some seconds.
   std::function<void(std::function<void()>)> post;
   std::function<void(double, std::function<void()>)> post_after;
