@@ -41,7 +41,7 @@ std::optional<std::string_view> without_authority(std::string_view target) {
     if (!target.starts_with(scheme)) continue;
     target.remove_prefix(scheme.size());
     const size_t slash = target.find_first_of("/?");
-    if (slash == 0) return std::nullopt;  // no host
+    if (target.empty() || slash == 0) return std::nullopt;  // no host
     return slash == std::string_view::npos ? std::string_view() : target.substr(slash);
   }
   return std::nullopt;
