@@ -53,7 +53,8 @@ export class Answer {
     }
     parts.push(`first after ${((this.#first.time - this.#started) / 1000).toFixed(2)} s`);
     const cached = this.usage?.prompt_tokens_details?.cached_tokens;
-    if (this.usage) parts.push(`${cached ? `${cached} of ` : ""}${this.usage.prompt_tokens} prompt tokens${cached ? " cached" : ""}`);
+    const prompt = this.usage?.prompt_tokens;
+    if (prompt) parts.push(cached ? `${cached} of ${prompt} prompt tokens cached` : `${prompt} prompt tokens`);
     if (this.finish === "length") parts.push("cut at the token limit");
     return parts.join(" · ");
   }
@@ -114,10 +115,11 @@ export class Conversation {
   // One answer to what was said. `settings`: see settings.js. Resolves when the stream is over; throws what broke it.
   // What arrived until then is kept either way.
   async answer(model, settings, answer, signal, progress) {
+    const messages = this.#messages;  // clear() makes a new list
     const { system, ...options } = settings;
     const request = {
       model,
-      messages: [...(system ? [{ role: "system", content: system }] : []), ...this.#messages],
+      messages: [...(system ? [{ role: "system", content: system }] : []), ...messages],
       stream: true,
       stream_options: { include_usage: true, continuous_usage_stats: true },
       ...options,
@@ -129,7 +131,7 @@ export class Conversation {
       }
     } finally {
       const message = answer.history();
-      if (message && !signal.discard) this.#messages.push(message);
+      if (message) messages.push(message);
     }
   }
 }

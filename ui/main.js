@@ -26,12 +26,26 @@ function refresh() {
   $("hint").hidden = !conversation.empty;
 }
 
-// Keeps the end in sight, unless the reader has scrolled away from it.
-function following() {
-  const near = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
-  return () => {
-    if (near) log.scrollTop = log.scrollHeight;
-  };
+// The end of the log is kept in sight until the reader scrolls up, and again once they are back.
+let pinned = true;
+let scrolled = 0;
+function noteScroll() {
+  const below = log.scrollHeight - log.scrollTop - log.clientHeight;
+  if (log.scrollTop < scrolled) pinned = below < 1;
+  else if (log.scrollTop > scrolled && below < 40) pinned = true;
+  scrolled = log.scrollTop;
+}
+
+// Known before the scroll event: scrolling from here would end the reader's own, smooth one.
+function noteIntent({ deltaY, key }) {
+  if (log.scrollTop > 0 && (deltaY < 0 || ["ArrowUp", "PageUp", "Home"].includes(key))) pinned = false;
+  if (key === "End") pinned = true;
+}
+
+function follow() {
+  if (!pinned) return;
+  log.scrollTop = log.scrollHeight;
+  scrolled = log.scrollTop;  // what moves from here is the reader
 }
 
 function askForKey() {
@@ -47,7 +61,6 @@ async function loadModel() {
 }
 
 async function answer() {
-  const follow = following();
   const controller = (running = new AbortController());
   view = new AnswerView(log);
   const answerView = view;
@@ -55,13 +68,13 @@ async function answer() {
   let error = "";
   refresh();
   announce("Answering");
-  log.scrollTop = log.scrollHeight;
+  pinned = true;
+  follow();
   try {
     if (!model) await loadModel();
     await conversation.answer(model.id, settings(), current, controller.signal, () => {
-      const keep = following();
       answerView.note.textContent = current.figures();
-      keep();
+      follow();
     });
   } catch (problem) {
     if (problem.name !== "AbortError") error = problem.message;
@@ -80,7 +93,7 @@ async function answer() {
 function send() {
   const text = $("prompt").value.trim();
   const open = conversation.openCalls.length > 0;
-  if (running || (!text && !open) || !$("settings").reportValidity()) return;
+  if (running || (!text && !open) || !settingsAreFine()) return;
   if (open) conversation.giveResults(view.takeResults());
   if (text) {
     conversation.say(text);
@@ -96,23 +109,26 @@ function stop() {
 }
 
 function regenerate() {
-  if (running || !$("settings").reportValidity()) return;
+  if (running || !settingsAreFine()) return;
   view?.root.remove();
   if (conversation.forgetAnswer()) answer();
 }
 
 function clear() {
-  if (running) {
-    running.signal.discard = true;
-    stop();
-    running = null;
-  }
+  stop();
+  running = null;
   conversation.clear();
   view = null;
   log.querySelectorAll("article").forEach((article) => article.remove());
   announce("Conversation cleared");
   refresh();
   $("prompt").focus();
+}
+
+// Shows what is wrong with the settings, if anything is.
+function settingsAreFine() {
+  if (!$("settings").checkValidity()) showPanel(true);
+  return $("settings").reportValidity();
 }
 
 // The message field is as high as its text, up to a limit of the style sheet.
@@ -136,6 +152,9 @@ $("prompt").addEventListener("keydown", (event) => {
   send();
 });
 $("prompt").addEventListener("input", grow);
+log.addEventListener("scroll", noteScroll);
+log.addEventListener("wheel", noteIntent, { passive: true });
+log.addEventListener("keydown", noteIntent);
 $("stop").addEventListener("click", () => {
   stop();
   $("prompt").focus();

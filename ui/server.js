@@ -29,7 +29,7 @@ function reason(status, body) {
 }
 
 async function ask(path, options = {}) {
-  const headers = { ...(key && { authorization: `Bearer ${key}` }), ...(options.body && { "content-type": "application/json" }) };
+  const headers = { "content-type": "application/json", ...(key && { authorization: `Bearer ${key}` }) };
   let response;
   try {
     response = await fetch(path, { cache: "no-store", ...options, headers });

@@ -114,7 +114,6 @@ export class AnswerView {
       const body = node("div", { class: "body" });
       this.note.before(body);
       this.#content = new GrowingText(body);
-      this.thought();
     }
     this.#content.append(text);
   }

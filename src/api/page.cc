@@ -42,7 +42,9 @@ std::optional<HttpResponse> page_response(const HttpRequest& request) {
 }
 
 void add_page_routes(Router& router) {
-  for (const char* path : {"/", "/ui/*"}) router.add("GET", path, Protocol::kOpenAi, Router::Access::kOpen, serve);
+  for (const char* method : {"GET", "HEAD"}) {
+    for (const char* path : {"/", "/ui/*"}) router.add(method, path, Protocol::kOpenAi, Router::Access::kOpen, serve);
+  }
 }
 
 }  // namespace onelane

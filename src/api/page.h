@@ -23,8 +23,8 @@ struct PageFile {
 
 std::span<const PageFile> page_files();
 
-// The answer to a GET: 200, or 304 when the client has these bytes; nothing when the page has no such file. Paths are
-// compared as a whole, so there is no way out of the table.
+// The answer to a GET or HEAD: 200, or 304 when the client has these bytes; nothing when the page has no such file.
+// Paths are compared as a whole, so there is no way out of the table.
 std::optional<HttpResponse> page_response(const HttpRequest& request);
 
 // "/" and everything under "/ui/".

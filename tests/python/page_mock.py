@@ -199,10 +199,13 @@ class Server(http.server.ThreadingHTTPServer):
             "vllm:spec_decode_num_drafts_total": steps,
             "vllm:spec_decode_num_accepted_tokens_total": accepted,
             "onelane_steps_total": steps,
-            "onelane_step_seconds_total": sum(int(180 * b) * (0.0046 + 0.0008 * math.sin(i / 5)) for i, b in enumerate(busy)),
+            "onelane_step_seconds_total": sum(
+                int(180 * b) * (0.0046 + 0.0008 * math.sin(i / 5)) for i, b in enumerate(busy)
+            ),
         }
-        lines = ["# HELP anything a line that is not a sample", "broken line", "vllm:ttft_seconds_bucket{le=\"+Inf\"} 1"]
-        lines += [f'{name}{{model_name="mini-v41"}} {value}' for name, value in values.items() if name not in self.missing]
+        lines = ["# HELP anything a line that is not a sample", "broken line", 'seconds_bucket{le="+Inf"} 1']
+        values = {name: value for name, value in values.items() if name not in self.missing}
+        lines += [f'{name}{{model_name="mini-v41"}} {value}' for name, value in values.items()]
         return "\n".join(lines) + "\n"
 
 

@@ -137,7 +137,8 @@ def test_streams_an_answer_with_thinking_folded(visit, mock):
 
 def test_sends_the_settings_and_the_history(visit, mock):
     page = visit.page
-    for name, value in {"temperature": "0.5", "top-p": "0.9", "max-tokens": "99", "seed": "7", "effort": "high"}.items():
+    filled = {"temperature": "0.5", "top-p": "0.9", "max-tokens": "99", "seed": "7", "effort": "high"}
+    for name, value in filled.items():
         page.locator(f"#{name}").fill(value)
     page.locator("#system").fill("Be brief.")
     page.locator("#tools").fill('[{"type": "function", "function": {"name": "f", "parameters": {}}}]')
@@ -183,6 +184,15 @@ def test_tools_that_are_not_json_are_not_sent(visit, mock):
     visit.say("plain")
     visit.answer()
     assert "tools" not in mock.requests[-1]
+    visit.check()
+
+
+def test_a_wrong_setting_is_shown_even_when_the_panel_is_closed(visit, mock):
+    visit.page.locator("#temperature").fill("3")
+    visit.page.locator("#toggle").click()
+    visit.say("plain")
+    expect(visit.page.locator("#temperature")).to_be_focused()
+    assert mock.requests == []
     visit.check()
 
 
@@ -243,6 +253,29 @@ def test_stop(visit, mock, how):
     expect(visit.answer()).to_contain_text("as long as it was allowed to be")
     roles = [m["role"] for m in mock.requests[-1]["messages"]]
     assert roles == (["user"] if how == "clear" else ["user", "assistant", "user"])
+    visit.check()
+
+
+def test_the_end_stays_in_sight_until_the_reader_scrolls_up(visit):
+    page = visit.page
+    gap = "(({ scrollHeight, scrollTop, clientHeight }) => scrollHeight - scrollTop - clientHeight)(log)"
+    page.set_viewport_size({"width": 390, "height": 500})
+    visit.say("slow")
+    visit.wait_for("log.scrollTop > 200")
+    assert page.evaluate(gap) < 40
+    page.locator("#log").focus()
+    page.keyboard.press("PageUp")
+    visit.wait_for(f"{gap} > 100")
+    top = page.evaluate("log.scrollTop")
+    page.wait_for_timeout(500)
+    assert page.evaluate("log.scrollTop") <= top
+    page.keyboard.press("End")
+    visit.wait_for(f"{gap} < 40")
+    before = page.evaluate("log.scrollHeight")
+    visit.wait_for(f"log.scrollHeight > {before} + 100")
+    assert page.evaluate(gap) < 40
+    page.keyboard.press("Escape")
+    visit.answer()
     visit.check()
 
 
@@ -390,6 +423,7 @@ def test_screenshots(browser, mock, scheme, width, height):
     visit.say("tools: and what is the weather in Oslo and Lima?")
     visit.answer()
     visit.wait_for("performance.now() > 140 * 1000")
+    expect(page.locator("details.call textarea").last).to_be_in_viewport()
     name = f"page-{scheme}-{'wide' if width > 900 else 'narrow'}"
     page.screenshot(path=OUTPUT / f"{name}.png")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "scrolls sideways"
