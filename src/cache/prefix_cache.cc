@@ -1,5 +1,6 @@
 #include "cache/prefix_cache.h"
 
+#include "base/format.h"
 #include "cache/tiers.h"
 
 namespace onelane {
@@ -8,7 +9,12 @@ PrefixCache::PrefixCache(std::unique_ptr<Tiers> tiers) : tiers_(std::move(tiers)
 PrefixCache::~PrefixCache() = default;
 
 Result<std::unique_ptr<PrefixCache>> PrefixCache::create(KvStore& store, PagePool& pool, PrefixCacheOptions options) {
+  if (!options.disk_dir.empty() && (options.disk_bytes <= 0 || options.model_id.empty())) {
+    return Error{ErrorCode::kInvalidArgument,
+                 format("cache directory {}: needs a positive disk_bytes and a model_id", options.disk_dir)};
+  }
   auto tiers = std::make_unique<Tiers>(store, pool, std::move(options));
+  ONELANE_TRY(tiers->open_disk());
   return std::unique_ptr<PrefixCache>(new PrefixCache(std::move(tiers)));
 }
 
@@ -26,7 +32,7 @@ int PrefixCache::reclaim(int pages) { return tiers_->reclaim(pages); }
 
 void PrefixCache::clear() { tiers_->clear(); }
 
-void PrefixCache::flush() {}
+void PrefixCache::flush() { tiers_->flush(); }
 
 PrefixCacheStats PrefixCache::stats() const { return tiers_->stats(); }
 

@@ -31,6 +31,7 @@ struct PrefixCacheOptions {
   int64_t disk_bytes = 0;
   std::string model_id;      // identity of weights and cache formats: a blob of another one is not used
   int checkpoint_every = 8;  // pages between checkpoints inside a long prompt
+  int64_t disk_queue_bytes = int64_t{64} << 20;  // copies in memory that wait to be written
 };
 
 struct PrefixHit {
@@ -46,6 +47,7 @@ struct PrefixCacheStats {
   uint64_t evicted_pages = 0;
   uint64_t restored_pages = 0;  // from host memory or disk
   uint64_t dropped_blobs = 0;   // damaged or foreign files
+  uint64_t dropped_writes = 0;  // blobs that the disk was too slow for or would not take
 };
 
 class PrefixCache {

@@ -12,14 +12,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cache/blob.h"
-#include "cache/page_key.h"
+#include "cache/blob_file.h"
 
 namespace onelane {
 
 struct PrefixNode;
-
-enum class BlobKind : uint32_t { kPage = 0, kCheckpoint = 1 };
 
 // A page or checkpoint of a node and where its bytes are: at most one place in memory, and maybe on disk.
 struct CachedBlob {

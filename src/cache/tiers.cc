@@ -28,6 +28,7 @@ PrefixCache::Tiers::~Tiers() {
 
 PrefixHit PrefixCache::Tiers::attach(std::span<const int32_t> tokens, int slot) {
   if (tokens.empty()) return {};
+  collect_lost();
   const std::vector<PrefixNode*> path = tree_.match(tokens.first(tokens.size() - 1));
   std::optional<PrefixHit> hit;
   for (size_t pages = path.size(); pages > 0 && !hit; --pages) {
@@ -70,6 +71,7 @@ std::optional<PrefixHit> PrefixCache::Tiers::restore(Path path, int slot) {
     for (const PrefixNode* node : path) hit.pages.push_back(node->page.page);
     touch(path);
   }
+  touch_disk(path);
   hit.tokens = static_cast<int>(path.size()) * kPageTokens;
   return hit;
 }
@@ -108,7 +110,7 @@ std::optional<Blob> PrefixCache::Tiers::fetch(CachedBlob& blob) {
     host_.remove(blob);
     return std::move(blob.bytes);
   }
-  return std::nullopt;
+  return read_from_disk(blob);
 }
 
 int PrefixCache::Tiers::next_checkpoint(std::span<const int32_t> tokens, int from) const {
@@ -131,6 +133,7 @@ int PrefixCache::Tiers::next_checkpoint(std::span<const int32_t> tokens, int fro
 // -- taking in
 
 void PrefixCache::Tiers::insert(std::span<const int32_t> tokens, std::span<const int> pages) {
+  collect_lost();
   std::vector<PrefixNode*> path;
   for (const int page : pages) {
     if (tokens.size() < kPageTokens) break;
@@ -146,10 +149,12 @@ void PrefixCache::Tiers::insert(std::span<const int32_t> tokens, std::span<const
     pages_.add(node->page, Place::kFast);
   }
   touch(path);
+  prune();
 }
 
 void PrefixCache::Tiers::checkpoint(std::span<const int32_t> tokens, int slot) {
   ONELANE_CHECK(!tokens.empty() && tokens.size() % kPageTokens == 0, "a checkpoint is taken at a page boundary");
+  collect_lost();
   const std::vector<PrefixNode*> path = tree_.match(tokens);
   if (path.size() * kPageTokens != tokens.size()) return;  // not inserted: a key that another page has
   CachedBlob& blob = path.back()->checkpoint;
@@ -162,6 +167,8 @@ void PrefixCache::Tiers::checkpoint(std::span<const int32_t> tokens, int slot) {
     if (appears) tree_.checkpoint_appeared(*path.back());
   }
   touch(path);
+  write_behind(path);
+  touch_disk(path);
   trim_checkpoints();
   prune();
 }
@@ -169,6 +176,7 @@ void PrefixCache::Tiers::checkpoint(std::span<const int32_t> tokens, int slot) {
 // -- giving up
 
 int PrefixCache::Tiers::reclaim(int pages) {
+  collect_lost();
   const int freed = evict_pages(pages);
   prune();
   return freed;
@@ -247,7 +255,12 @@ void PrefixCache::Tiers::clear() {
   for (const CachedBlob* blob : pages_.order()) pool_.release(blob->page);
   pages_ = checkpoints_ = host_ = BlobList();
   emptied_.clear();
-  tree_ = PrefixTree(tree_.root());
+  tree_ = PrefixTree(PageKey(tree_.root()));
+  if (disk_ != nullptr) disk_->clear();
+}
+
+void PrefixCache::Tiers::flush() {
+  if (disk_ != nullptr) disk_->flush();
 }
 
 // -- order and numbers
@@ -276,6 +289,12 @@ PrefixCacheStats PrefixCache::Tiers::stats() const {
   stats.host_bytes = host_.bytes();
   stats.evicted_pages = evicted_pages_;
   stats.restored_pages = restored_pages_;
+  if (disk_ != nullptr) {
+    const DiskStats disk = disk_->stats();
+    stats.disk_bytes = disk.bytes;
+    stats.dropped_blobs = disk.dropped_blobs;
+    stats.dropped_writes = disk.dropped_writes;
+  }
   return stats;
 }
 

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "cache/disk_tier.h"
 #include "cache/prefix_cache.h"
 #include "cache/prefix_tree.h"
 
@@ -13,12 +14,15 @@ class PrefixCache::Tiers {
   Tiers(KvStore& store, PagePool& pool, PrefixCacheOptions options);
   ~Tiers();
 
+  // Once, before anything else.
+  Result<void> open_disk();
   PrefixHit attach(std::span<const int32_t> tokens, int slot);
   int next_checkpoint(std::span<const int32_t> tokens, int from) const;
   void insert(std::span<const int32_t> tokens, std::span<const int> pages);
   void checkpoint(std::span<const int32_t> tokens, int slot);
   int reclaim(int pages);
   void clear();
+  void flush();
   PrefixCacheStats stats() const;
 
  private:
@@ -39,6 +43,12 @@ class PrefixCache::Tiers {
   void if_gone(CachedBlob& blob);
   void prune();
 
+  void adopt(const DiskTier::Files& found);
+  void write_behind(Path path);
+  std::optional<Blob> read_from_disk(CachedBlob& blob);
+  void touch_disk(Path path);
+  void collect_lost();
+
   void touch(CachedBlob& blob);
   void touch(Path path);
   int unused_pages() const;
@@ -49,6 +59,7 @@ class PrefixCache::Tiers {
   const size_t state_bytes_;
   PrefixTree tree_;
   BlobList pages_, checkpoints_, host_;  // of fast memory, fast memory, and both kinds in host memory
+  std::unique_ptr<DiskTier> disk_;       // null: none
   std::vector<PageKey> emptied_;         // nodes that may hold nothing any more
   uint64_t evicted_pages_ = 0;
   uint64_t restored_pages_ = 0;

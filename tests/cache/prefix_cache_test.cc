@@ -97,6 +97,21 @@ TEST_P(PrefixCacheHits, PagesComeBackFromHostMemory) {
   expect_answer(serving->run(prompt, 1), expected, 640);
 }
 
+TEST_P(PrefixCacheHits, ARestartedServerGoesOnFromDisk) {
+  const TempDir dir("restart");
+  auto options = roomy();
+  options.disk_dir = dir.path();
+  options.disk_bytes = int64_t{1} << 30;
+  const auto prompt = text(400, 1);
+  const auto expected = cold(prompt);
+  expect_answer(serve(options)->run(prompt), expected, 0);
+  const auto serving = serve(options);
+  expect_answer(serving->run(prompt, 2), expected, 384);
+  EXPECT_EQ(serving->cache().stats().restored_pages, 3u);
+  const auto partial = std::span<const int32_t>(prompt).first(384) + text(30, 2);
+  expect_answer(serving->run(partial), cold(partial), 384);
+}
+
 TEST_P(PrefixCacheHits, WithoutHostMemoryWhatIsReclaimedIsForgotten) {
   const auto serving = serve(roomy());
   const auto prompt = text(300, 1);
