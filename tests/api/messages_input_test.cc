@@ -122,9 +122,9 @@ TEST(MessagesInput, OtherBlocksBecomeText) {
 
 TEST(MessagesInput, ToolChoice) {
   using Mode = ToolChoice::Mode;
-  const auto choice = [](const std::string& choice, const char* tools) {
+  const auto choice = [](const std::string& value, const char* tools) {
     const auto input = read(R"({"messages": [{"role": "user", "content": "x"}], "tools": )" + std::string(tools) +
-                            R"(, "tool_choice": )" + choice + "}");
+                            R"(, "tool_choice": )" + value + "}");
     if (!input) return std::pair(Mode::kAuto, input.error().message);
     return std::pair(input->chat.tool_choice.mode, input->chat.tool_choice.name);
   };

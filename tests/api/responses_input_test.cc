@@ -120,10 +120,10 @@ TEST(ResponsesInput, CustomAndNamespacedToolsAreFunctionsToTheModel) {
 
 TEST(ResponsesInput, ToolChoice) {
   using Mode = ToolChoice::Mode;
-  const auto choice = [](const std::string& choice) {
+  const auto choice = [](const std::string& value) {
     const auto input = read(R"({"input": "x", "tools": [{"type": "function", "name": "a"}, {"type": "custom",
         "name": "b"}, {"type": "web_search"}], "tool_choice": )" +
-                            choice + "}");
+                            value + "}");
     if (!input) return std::pair(Mode::kAuto, input.error().message);
     return std::pair(input->chat.tool_choice.mode, input->chat.tool_choice.name);
   };
