@@ -184,6 +184,7 @@ void Router::handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange)
                                                                            : Protocol::kOpenAi;
   const std::string id = request_id(request);
   const std::string route = path.empty() ? "other" : path.front()->path;
+  if (services_.options.log_text) log_info("{} asks: {}", id, request.body);
   auto done = [this, id, route, method = printable(request.method), path_text = printable(request.path),
                peer = request.peer](const ApiExchange::Report& report) {
     services_.metrics.http_request(route, report.status);

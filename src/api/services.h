@@ -27,7 +27,7 @@ struct ApiOptions {
   double request_seconds = 0;     // deadline of every request; 0: none
   std::string version;            // of this program
   bool log_requests = true;       // one line each, never with text of prompt or answer
-  bool log_text = false;          // the text as well; off by default on purpose
+  bool log_text = false;          // the text of requests as well; off by default on purpose
 };
 
 struct Services {

@@ -12,6 +12,7 @@
 #include "cli/inspect.h"
 #include "cli/parse.h"
 #include "cli/score.h"
+#include "cli/serve.h"
 #include "cli/tokenize.h"
 
 namespace onelane {
@@ -89,6 +90,28 @@ void add_score(Subcommands& commands, ScoreCommand& command) {
   app.add_flag("--json", command.json, "print one JSON object with every token's log-probability");
 }
 
+// Flags come from the table; the values are read later, when the file and the environment have had their say.
+void add_serve(Subcommands& commands, ServeCommand& command) {
+  CLI::App& app = commands.add("serve", "an HTTP server with OpenAI's and Anthropic's routes",
+                               [&command] { return run_serve(command); });
+  app.add_option("--config", command.config, "TOML file with any of the options below (max_model_len = 8192)")
+      ->type_name("F");
+  app.add_flag("--check", command.check, "read and check everything, load the model, then exit with 0 or 1");
+  const ServeOptions defaults;
+  for (const ServeOption& option : serve_option_table()) {
+    std::vector<std::string>& values = command.flags[option.name];
+    const std::string standard = option.get(defaults);
+    const std::string help = option.help + (standard.empty() || standard == "0" ? "" : " [" + standard + "]");
+    if (option.kind == ServeOption::Kind::kBool) {
+      const std::string flags = "--" + option.name + "{true},--no-" + option.name + "{false}";
+      app.add_flag(flags, values, help);
+      continue;
+    }
+    const std::string name = option.name == "model" ? "-m,--model" : "--" + option.name;
+    app.add_option(name, values, help)->expected(1)->take_all()->type_name("");
+  }
+}
+
 void add_inspect(Subcommands& commands, InspectOptions& options) {
   CLI::App& app = commands.add("inspect", "what a model is, what it costs to hold and to run",
                                [&options] { return run_inspect(options); });
@@ -162,6 +185,7 @@ int run(int argc, char** argv) {
   GenerateCommand generate;
   ChatCommand chat;
   ScoreCommand score;
+  ServeCommand serve;
   InspectOptions inspect;
   TokenizeCommand tokenize;
   EncodeCommand encode;
@@ -171,6 +195,8 @@ int run(int argc, char** argv) {
   add_generate(commands, generate);
   add_chat(commands, chat);
   add_score(commands, score);
+  serve.version = ONELANE_VERSION;
+  add_serve(commands, serve);
   add_inspect(commands, inspect);
   add_tokenize(commands, tokenize);
   add_encode(commands, encode);
