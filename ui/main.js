@@ -166,6 +166,7 @@ $("tools").addEventListener("input", checkTools);
 $("settings").addEventListener("submit", (event) => event.preventDefault());
 $("key").addEventListener("change", () => {
   setKey($("key").value);
+  locked = false;
   loadModel().catch(() => {});
 });
 document.addEventListener("keydown", (event) => {
@@ -174,6 +175,7 @@ document.addEventListener("keydown", (event) => {
 
 const charts = new Charts($("charts"));
 let before = null;
+let locked = false;  // not asked again before there is another key
 
 async function measure() {
   let state = "idle";
@@ -191,6 +193,7 @@ async function measure() {
     state = "off";
     text = error.status === 401 ? "needs a key" : error.status === 0 ? "not reachable" : "no measurements";
     if (error.status === 401) $("key-field").hidden = false;
+    locked = error.status === 401;
   }
   $("status").dataset.state = state;
   if ($("status").textContent !== text) $("status").textContent = text;
@@ -199,7 +202,7 @@ async function measure() {
 async function measureForever() {
   for (;;) {
     const pause = new Promise((resolve) => setTimeout(resolve, 1000));
-    if (!document.hidden) await measure();
+    if (!document.hidden && !locked) await measure();
     await pause;
   }
 }

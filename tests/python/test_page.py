@@ -1,5 +1,6 @@
 """The page in a browser: against a scripted server for what a model rarely says, and against `onelane serve`."""
 
+import http.client
 import pathlib
 import re
 import shutil
@@ -434,3 +435,95 @@ def test_screenshots(browser, mock, scheme, width, height):
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "scrolls sideways"
     visit.check()
     visit.context.close()
+
+
+@pytest.fixture
+def real(browser, server):
+    """The page as the binary serves it, with the mini model behind it."""
+    made = Visit(browser, f"http://{server.host}:{server.port}", viewport={"width": 1280, "height": 860})
+    yield made
+    made.context.close()
+
+
+def test_chat_with_the_real_server(real):
+    page = real.page
+    page.locator("#temperature").fill("0")
+    page.locator("#max-tokens").fill("200")
+    real.say("What is 123 + 456?")
+    answer = real.answer()
+    assert answer.get_by_role("alert").count() == 0
+    expect(answer.locator("details.thinking summary")).to_contain_text("Thought for")
+    expect(answer.locator(":scope > .body")).to_contain_text("579")
+    expect(answer.locator("footer")).to_contain_text(re.compile(r"^\d+ tokens .* prompt tokens"))
+    said = answer.inner_text()
+
+    # The same again: greedy answers are equal, and the prompt comes from the cache or not, unseen.
+    page.locator("#again").click()
+    assert real.answer().inner_text().split("tokens")[0].split("\n")[1:] == said.split("tokens")[0].split("\n")[1:]
+    real.say("And 500 + 81?")
+    real.answer()
+    for name in ("rate", "accept", "step", "hits", "kv"):
+        expect(page.locator(f"#figure-{name}")).to_contain_text(re.compile(r"\d"))
+    expect(page.locator("#status")).to_have_text("idle")
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=OUTPUT / "page-real.png")
+    real.check()
+
+
+def test_the_page_is_open_and_nothing_lies_beside_it(start_server):
+    keyed_server = start_server("--api-key", "secret")
+
+    def ask(path, **headers):
+        connection = http.client.HTTPConnection(keyed_server.host, keyed_server.port, timeout=30)
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+
+    for path, file in {"/": "ui/index.html", "/ui/main.js": "ui/main.js"}.items():
+        status, headers, body = ask(path)
+        assert (status, body) == (200, (page_mock.ROOT / file).read_bytes())
+        assert headers["content-security-policy"] == page_mock.policy()
+        assert ask(path, **{"if-none-match": headers["etag"]})[::2] == (304, b"")
+    outside = ["/ui/../etc/passwd", "/ui/%2e%2e/%2e%2e/etc/passwd", "/ui/..%2fmain.js", "/ui/main.js%00", "/ui/x"]
+    for path in outside:
+        assert ask(path)[0] in (400, 404), path
+
+
+def test_tools_with_the_real_server(real):
+    page = real.page
+    page.locator("#temperature").fill("0")
+    page.locator("#system").fill("You are a helpful assistant.")
+    page.locator("#tools").fill(
+        """[{"type": "function", "function": {"name": "start_price", "description": "Start the price.",
+             "parameters": {"type": "object", "required": ["volume", "hour"],
+                            "properties": {"volume": {"type": "integer"}, "hour": {"type": "integer"}}}}}]"""
+    )
+    real.say("I want to start a price with volume 61 and hour 8.")
+    answer = real.answer()
+    assert answer.locator("details.call summary").all_inner_texts() == ["Call start_price"]
+    laid_out = '{\n  "volume": 61,\n  "hour": 8\n}'
+    expect(answer.locator("details.call pre")).to_have_text(laid_out, use_inner_text=True)
+    answer.locator("textarea").fill('{"status": "ok", "id": 3388}')
+    page.locator("#send").click()
+    expect(real.answer().locator(":scope > .body")).to_contain_text("3388")
+    real.check()
+
+
+def test_stop_with_the_real_server(real, server):
+    """At this temperature most seeds make the mini model ramble to the end of its context."""
+    page = real.page
+    page.locator("#temperature").fill("2")
+    page.locator("#thinking").uncheck()
+    for seed in range(1, 9):
+        page.locator("#seed").fill(str(seed))
+        real.say("Hello")
+        expect(page.locator("article.answer").last).to_contain_text(re.compile(r"\S+ \S+"))
+        page.keyboard.press("Escape")
+        if "stopped" in real.answer().locator("footer").inner_text():
+            break
+        page.locator("#clear").click()
+    else:
+        raise AssertionError("every answer was over before it could be stopped")
+    server.wait_idle()
+    assert page.get_by_role("alert").count() == 0
+    real.check()
