@@ -5,6 +5,7 @@
 #include <csignal>
 #include <exception>
 #include <unordered_set>
+#include <utility>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
@@ -34,7 +35,9 @@ using SystemError = boost::system::error_code;
 
 constexpr auto kToken = asio::as_tuple(asio::use_awaitable);  // errors as values
 constexpr size_t kReadBufferBytes = size_t{128} << 10;
-constexpr int kMaxRefusals = 64;  // connections over the limit that are told so; further ones are just closed
+constexpr size_t kLeastHeaderBytes = 64;
+constexpr int kMaxRefusals = 64;         // connections over the limit that are told so; further ones are just closed
+constexpr double kLongestSeconds = 1e9;  // a clock's nanoseconds hold three centuries
 constexpr std::chrono::milliseconds kFirstAcceptPause{50};
 constexpr std::chrono::milliseconds kLongestAcceptPause{1000};
 
@@ -42,6 +45,27 @@ std::string endpoint_text(const tcp::endpoint& endpoint) {
   const std::string address = endpoint.address().to_string();
   return endpoint.address().is_v6() ? format("[{}]:{}", address, endpoint.port())
                                     : format("{}:{}", address, endpoint.port());
+}
+
+Result<void> check(const HttpOptions& options) {
+  const auto refuse = [](std::string message) { return Error{ErrorCode::kInvalidArgument, std::move(message)}; };
+  if (options.port < 0 || options.port > 65535) {
+    return refuse(format("cannot listen on port {}: expected 0 to 65535", options.port));
+  }
+  if (options.max_connections < 1) {
+    return refuse(format("max_connections = {}: expected at least 1", options.max_connections));
+  }
+  if (options.max_header_bytes < kLeastHeaderBytes) {
+    return refuse(format("max_header_bytes = {}: expected at least {}", options.max_header_bytes, kLeastHeaderBytes));
+  }
+  for (const auto& [name, seconds] : {std::pair("header_timeout_seconds", options.header_timeout_seconds),
+                                      std::pair("idle_timeout_seconds", options.idle_timeout_seconds),
+                                      std::pair("write_timeout_seconds", options.write_timeout_seconds)}) {
+    if (!(seconds > 0 && seconds <= kLongestSeconds)) {
+      return refuse(format("{} = {}: expected a number above 0 and at most {}", name, seconds, kLongestSeconds));
+    }
+  }
+  return {};
 }
 
 // A peer whose machine has vanished sends nothing, not even an end; the kernel asks after it.
@@ -195,6 +219,7 @@ void Link::close_socket(bool reset) {
 // --- Server ---
 
 Result<void> Server::listen() {
+  ONELANE_TRY(check(options_));
   const auto failed = [&](const char* step, const SystemError& error) {
     return Error{ErrorCode::kIo, format("cannot {} {}:{}: {}", step, options_.host, options_.port, error.message())};
   };
@@ -204,9 +229,6 @@ Result<void> Server::listen() {
     return Error{ErrorCode::kInvalidArgument,
                  format("cannot listen on host \"{}\": an IP address was expected, for instance 127.0.0.1 or 0.0.0.0",
                         options_.host)};
-  }
-  if (options_.port < 0 || options_.port > 65535) {
-    return Error{ErrorCode::kInvalidArgument, format("cannot listen on port {}: expected 0 to 65535", options_.port)};
   }
   const tcp::endpoint endpoint(address, static_cast<uint16_t>(options_.port));
   if (acceptor_.open(endpoint.protocol(), error)) return failed("open a socket for", error);
@@ -312,8 +334,8 @@ void Server::deliver() {
 
 void Server::post_after(double seconds, std::function<void()> task) {
   const auto timer = std::make_shared<asio::steady_timer>(io_);
-  timer->expires_after(
-      std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds)));
+  const std::chrono::duration<double> wait(std::min(seconds, kLongestSeconds));
+  timer->expires_after(std::chrono::duration_cast<std::chrono::steady_clock::duration>(wait));
   timer->async_wait([timer, task = std::move(task)](const SystemError& error) {
     if (!error) guarded("a timed task", task);
   });

@@ -1,7 +1,8 @@
 #include "http/server.h"
 
-#include <algorithm>
+#include <cmath>
 #include <mutex>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -310,9 +311,21 @@ TEST(HttpServer, NamesHostAndPortItCannotListenOn) {
   const auto name = HttpServer::create({.host = "localhost"}, echo);
   ASSERT_FALSE(name);
   EXPECT_NE(name.error().message.find("localhost"), std::string::npos);
-  const auto port = HttpServer::create({.port = 70000}, echo);
-  ASSERT_FALSE(port);
-  EXPECT_NE(port.error().message.find("70000"), std::string::npos);
+}
+
+TEST(HttpServer, NamesOptionsThatCannotBe) {
+  for (const auto& [options, name] :
+       {std::pair(HttpOptions{.port = 70000}, "port 70000"), std::pair(HttpOptions{.port = -1}, "port -1"),
+        std::pair(HttpOptions{.port = 0, .max_header_bytes = 10}, "max_header_bytes = 10"),
+        std::pair(HttpOptions{.port = 0, .max_connections = 0}, "max_connections = 0"),
+        std::pair(HttpOptions{.port = 0, .header_timeout_seconds = 0}, "header_timeout"),
+        std::pair(HttpOptions{.port = 0, .idle_timeout_seconds = -1}, "idle_timeout"),
+        std::pair(HttpOptions{.port = 0, .write_timeout_seconds = 1e300}, "write_timeout"),
+        std::pair(HttpOptions{.port = 0, .write_timeout_seconds = NAN}, "write_timeout")}) {
+    const auto created = HttpServer::create(options, echo);
+    ASSERT_FALSE(created) << name;
+    EXPECT_NE(created.error().message.find(name), std::string::npos) << created.error().message;
+  }
 }
 
 TEST(HttpServer, NamesThePeer) {
