@@ -299,6 +299,7 @@ void Engine::Loop::publish() {
   counters_.waiting = static_cast<int>(waiting_.size() + spilled_.size());
   counters_.pages_used = residency_.used();
   counters_.pages_cached = residency_.cached();
+  counters_.host_kv_bytes = 0;
   if (const PrefixCache* cache = residency_.cache()) {
     const PrefixCacheStats stats = cache->stats();
     counters_.host_kv_bytes = stats.host_bytes;

@@ -14,10 +14,10 @@ constexpr double kWeight = 0.2;  // of the newest observation
 
 void average(double& mean, double value) { mean = mean == 0 ? value : mean + kWeight * (value - mean); }
 
-// Takes up to `wanted` rows of prompt `i` out of the limits.
-void give(const PromptView& prompt, int wanted, ChunkLimits& limits, int& rows) {
+// Takes up to `wanted` rows of `prompt` out of the limits. A prompt that is scored leaves `others` rows of logits.
+void give(const PromptView& prompt, int wanted, int others, ChunkLimits& limits, int& rows) {
   int more = std::min({wanted, limits.rows, std::min(prompt.chunk, prompt.left) - rows});
-  if (prompt.logits) more = std::min(more, limits.logit_rows);
+  if (prompt.logits) more = std::min(more, std::max(limits.logit_rows - others, std::min(limits.logit_rows, 1)));
   const bool finishes = rows + more == prompt.left;
   if (more > 0 && finishes && !prompt.logits) {
     if (limits.logit_rows == 0)
@@ -36,13 +36,14 @@ void give(const PromptView& prompt, int wanted, ChunkLimits& limits, int& rows) 
 std::vector<int> share_chunk(std::span<const PromptView> prompts, ChunkLimits limits) {
   std::vector<int> rows(prompts.size());
   if (prompts.empty() || limits.rows <= 0) return rows;
-  give(prompts[0], std::max(1, limits.rows / kOldestShare), limits, rows[0]);
+  const int others = static_cast<int>(prompts.size()) - 1;
+  give(prompts[0], std::max(1, limits.rows / kOldestShare), others, limits, rows[0]);
   std::vector<size_t> order(prompts.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return prompts[a].left - kAgeing * prompts[a].waited < prompts[b].left - kAgeing * prompts[b].waited;
   });
-  for (const size_t i : order) give(prompts[i], limits.rows, limits, rows[i]);
+  for (const size_t i : order) give(prompts[i], limits.rows, others, limits, rows[i]);
   return rows;
 }
 
