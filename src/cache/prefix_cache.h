@@ -9,7 +9,8 @@
 // memory (up to host_bytes) and, with a directory, to disk, where they survive a restart. Every blob on disk carries a
 // checksum and the model's identity; one that does not fit is dropped with a warning and never trusted.
 //
-// One caller at a time (the engine's thread). A second thread writes to disk.
+// One caller at a time (the engine's thread). A second thread writes to disk. Nothing here fails once the cache exists:
+// a tier that errs costs hits, a warning and a count. docs/cache.md has the idea, the policy and the file format.
 #pragma once
 
 #include <cstdint>
@@ -52,28 +53,33 @@ struct PrefixCacheStats {
 
 class PrefixCache {
  public:
-  // `store` and `pool` must outlive the cache. Errors: the directory cannot be created or read; names it.
+  // `store` and `pool`, which numbers its pages, must outlive the cache. Errors: the directory cannot be created or
+  // read, is used by another process, or comes without disk_bytes or model_id; each names it.
   static Result<std::unique_ptr<PrefixCache>> create(KvStore& store, PagePool& pool, PrefixCacheOptions options);
+  // Gives the tree's pages back and writes what is queued for the disk.
   ~PrefixCache();
 
   // The longest usable prefix of `tokens`, at most tokens.size() - 1 long (somebody must compute the last logits).
-  // Pages that left the pool come back if it has room, and the checkpoint is copied into `slot`.
+  // Pages that left the pool come back if it has room (free pages, and those no sequence uses), and the checkpoint is
+  // copied into `slot`. Without a hit the slot's contents are unspecified.
   PrefixHit attach(std::span<const int32_t> tokens, int slot);
 
-  // The next position after `from` (a page boundary, at most tokens.size()) at which a checkpoint is worth its memory
-  // while a prompt of `tokens` is computed: its last boundary, where it leaves a known path, every checkpoint_every
-  // pages. 0: none. A prefill chunk should end there.
+  // The next position after `from` (a page boundary before tokens.size(), so that an identical prompt can use it) at
+  // which a checkpoint is worth its memory while a prompt of `tokens` is computed: its last boundary, where it leaves a
+  // known path, every checkpoint_every pages. 0: none. A prefill chunk should end there.
   int next_checkpoint(std::span<const int32_t> tokens, int from) const;
 
   // A sequence has computed `tokens`, kept in `pages`: full pages become part of the tree, which takes references of
   // its own. A page whose tokens are there already is left to the caller.
   void insert(std::span<const int32_t> tokens, std::span<const int> pages);
-  // Takes a checkpoint at the boundary tokens.size() (a multiple of kPageTokens, inserted before) from `slot`. The
-  // rings may already hold positions behind it, up to one draft block.
+  // Takes a checkpoint at the boundary tokens.size() (a multiple of kPageTokens, inserted before) from `slot`, and
+  // queues what is new on its path for the disk. The rings may already hold positions behind the boundary, up to one
+  // draft block.
   void checkpoint(std::span<const int32_t> tokens, int slot);
 
-  // Frees at least `pages` pages that no sequence uses, least recently used first; returns how many were freed.
+  // Frees up to `pages` pages that no sequence uses, least recently used first; returns how many were freed.
   int reclaim(int pages);
+  // Forgets everything, in all tiers. Pages that sequences use stay theirs.
   void clear();
   // Waits until the disk tier has written what it was given. For shutdown and tests.
   void flush();

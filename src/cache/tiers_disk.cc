@@ -73,7 +73,7 @@ void PrefixCache::Tiers::adopt(const DiskTier::Files& found) {
     if (parent != row.end()) pages[parent->second].used = std::max(pages[parent->second].used, page.used);
   }
   pages.insert(pages.end(), checkpoints.begin(), checkpoints.end());
-  std::ranges::stable_sort(pages, [](const Kept& a, const Kept& b) {
+  std::ranges::sort(pages, [](const Kept& a, const Kept& b) {
     return a.used != b.used ? a.used < b.used : a.blob->node->depth > b.blob->node->depth;
   });
   for (const Kept& kept : pages) {
