@@ -50,6 +50,7 @@ std::string ChatRequest::in_client_words(std::string_view message) const {
     if (index < origins.size() && message.substr(at).starts_with("]")) {
       return origins[index] + std::string(message.substr(at + 1));
     }
+    return std::string(message);
   }
   for (const auto& [from, to] : renamed) {
     if (!message.starts_with(from)) continue;

@@ -28,6 +28,10 @@ struct ChatRequest {
   std::string in_client_words(std::string_view message) const;
 };
 
+// Stands in a tool's result for an image. Refusing it would end an agent's work for good, since it sends its history
+// again every time; a user who shows an image is told (encode_chat).
+inline constexpr std::string_view kImageInResult = "[image: this server reads text only]";
+
 // Collects messages for a ChatRequest. What the model says in one turn arrives in several pieces (reasoning, text,
 // calls, or messages of the same role): they become one assistant message again, as the model wrote it.
 class ChatMessages {

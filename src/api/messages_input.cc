@@ -167,6 +167,9 @@ class Reader {
       if (!content.text.empty()) inner.items.push_back(text_part(content.text));
     } else if (!content.is(Kind::kNull)) {
       ONELANE_ASSIGN(inner, read_parts(content, path + ".content"));
+      for (JsonValue& part : inner.items) {
+        if (part["type"].text == "image_url") part = text_part(std::string(kImageInResult));
+      }
     }
     if (block["is_error"].truthy()) mark_error(inner);
     return json_object({{"type", json_text("tool_result")}, {"tool_use_id", json_text(id)}, {"content", inner}});

@@ -81,6 +81,7 @@ class Reader {
     for (const std::string_view name : kSameFields) {
       if (!body_[name].is(Kind::kNull)) add_member(chat, name, body_[name]);
     }
+    out_.chat.renamed.emplace_back("messages", "input");
     rename("max_output_tokens", body_["max_output_tokens"], "max_tokens");
     ONELANE_TRY(read_tools());
     ONELANE_TRY(read_reasoning());
@@ -267,6 +268,11 @@ class Reader {
     JsonValue content;
     if (output.is(Kind::kArray)) {
       ONELANE_ASSIGN(content, read_parts(output, path + ".output"));
+      for (JsonValue& part : content.items) {
+        if (part["type"].text == "image_url") {
+          part = json_object({{"type", json_text("text")}, {"text", json_text(std::string(kImageInResult))}});
+        }
+      }
     } else {
       content = output.is(Kind::kString) ? output : json_text(output.is(Kind::kNull) ? "" : dump_json(output));
     }

@@ -120,6 +120,14 @@ TEST(MessagesInput, OtherBlocksBecomeText) {
   EXPECT_NE(got.find("<｜User｜>T\n\nD\n\nS\n\nR\n\n[Unsupported document]<"), std::string::npos) << got;
 }
 
+// An image in a tool's result would otherwise end an agent's session: it comes back with every request.
+TEST(MessagesInput, ImagesInResultsAreNamed) {
+  const std::string got = prompt(R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content":
+      [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]}, {"role": "user", "content": [
+      {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "image", "source": {}}]}]}]})");
+  EXPECT_NE(got.find("<tool_result>[image: this server reads text only]</tool_result>"), std::string::npos) << got;
+}
+
 TEST(MessagesInput, ToolChoice) {
   using Mode = ToolChoice::Mode;
   const auto choice = [](const std::string& value, const char* tools) {

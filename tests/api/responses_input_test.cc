@@ -63,6 +63,17 @@ TEST(ResponsesInput, AToolLoopAsCodexSendsItBack) {
   EXPECT_NE(got.find("Think.</think>Running."), std::string::npos) << got;
 }
 
+// An image in a tool's result would otherwise end an agent's session: it comes back with every request.
+TEST(ResponsesInput, ImagesInResultsAreNamedAndOthersCounted) {
+  const std::string got = prompt(R"({"input": [{"role": "user", "content": "x"},
+      {"type": "function_call", "call_id": "1", "name": "view_image", "arguments": "{}"},
+      {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": "u"}]}]})");
+  EXPECT_NE(got.find("<tool_result>[image: this server reads text only]</tool_result>"), std::string::npos) << got;
+  const auto asked = read(R"({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "u"}]}]})");
+  EXPECT_EQ(parse_conversation(dump_json(asked->chat.json), kPromptFormatV41)->images, 1);
+  EXPECT_EQ(asked->chat.in_client_words("messages: 1 images"), "input: 1 images");
+}
+
 TEST(ResponsesInput, ReasoningOfOtherServersIsLeftOut) {
   EXPECT_EQ(prompt(R"({"input": [{"role": "user", "content": "a"},
       {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}], "encrypted_content": "gAAAA"},
