@@ -86,3 +86,9 @@ def start_server():
 def server(start_server):
     """One server for all tests that do not mind the others: mini-v41, no key."""
     return start_server()
+
+
+@pytest.fixture(scope="session")
+def small_server(start_server):
+    """One that asks for the key "secret" and has a context of 512 tokens."""
+    return start_server("--api-key", "secret", "--max-num-seqs", 2, "--max-model-len", 512)
