@@ -104,14 +104,14 @@ bool Sequence::emit() {
   if (finish_ == FinishReason::kCancelled || finish_ == FinishReason::kError) event.prompt_logprobs.clear();
   try {
     if (sink_) sink_(std::move(event));
+    return true;
   } catch (const std::exception& thrown) {
     log_error("request {}: its event sink threw: {}", id, thrown.what());
-    return false;
   } catch (...) {
     log_error("request {}: its event sink threw", id);
-    return false;
   }
-  return true;
+  sink_ = {};  // it is not called again
+  return false;
 }
 
 }  // namespace onelane

@@ -46,7 +46,7 @@ class PoisonedKernels : public ForwardingKernels {
 
 TEST_F(Complaints, Complaint01_NanInOneRowFailsThatRequestAlone) {
   const auto healthy = random_prompt(40, 11);
-  const auto expected = session_tokens(model(), kernels(), healthy, 20);
+  const auto expected = session_tokens(model(), healthy, 20);
   // A token that the healthy request never sees, and the sick one sees at the end of its prompt.
   std::vector<int32_t> sick = random_prompt(50, 12);
   int32_t poison = 4;
@@ -127,7 +127,7 @@ TEST_F(Complaints, Complaint15_EveryDepthUnderBurstsGivesTheSameTokens) {
   std::vector<std::vector<int32_t>> prompts, expected;
   for (unsigned i = 0; i < 6; ++i) {
     prompts.push_back(random_prompt(8 + static_cast<int>(i) * 9, 30 + i));
-    expected.push_back(session_tokens(model(), kernels(), prompts.back(), 16));
+    expected.push_back(session_tokens(model(), prompts.back(), 16));
   }
   for (int depth = 0; depth <= 7; ++depth) {
     TestEngine engine(model(), kernels(), options(("64:" + std::to_string(depth)).c_str(), 5));

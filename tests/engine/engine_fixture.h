@@ -18,7 +18,7 @@ class TinyEngineTest : public ::testing::Test {
   static std::vector<int32_t> prompt() { return random_prompt(60, 1); }
   // What plain decoding gives for prompt(), at most 60 tokens.
   static std::vector<int32_t> plain(size_t count) {
-    static const std::vector<int32_t> tokens = session_tokens(model(), kernels(), prompt(), 60);
+    static const std::vector<int32_t> tokens = session_tokens(model(), prompt(), 60);
     return {tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(count)};
   }
 };

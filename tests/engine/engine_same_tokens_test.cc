@@ -32,7 +32,7 @@ class SameTokens : public ::testing::TestWithParam<const char*> {
       const auto prompt = random_prompt(lengths[i], static_cast<unsigned>(i));
       world.questions.requests.push_back(i % 2 == 0 ? greedy(prompt, kTokens) : sampled(prompt, kTokens, i));
       const SamplingParams& sampling = world.questions.requests.back().sampling;
-      world.questions.expected.push_back(session_tokens(*world.model, *world.kernels, prompt, kTokens, sampling));
+      world.questions.expected.push_back(session_tokens(*world.model, prompt, kTokens, sampling));
     }
     return world;
   }
@@ -104,7 +104,7 @@ TEST_P(SameTokens, WhenPutAsideAndBroughtBack) {
   std::vector<std::vector<int32_t>> expected;
   for (unsigned i = 0; i < 5; ++i) {
     requests.push_back(greedy(random_prompt(118 + static_cast<int>(i), 50 + i), 20));
-    expected.push_back(session_tokens(*world().model, *world().kernels, requests.back().prompt, 20));
+    expected.push_back(session_tokens(*world().model, requests.back().prompt, 20));
   }
   const KvStore probe(world().model->spec, 1, 0);
   for (const bool cache : {false, true}) {

@@ -61,10 +61,11 @@ struct Answer {
   int last_events = 0;  // events with a finish reason, and events after one
 };
 
-// The oracle: one token at a time, alone.
-inline std::vector<int32_t> session_tokens(const Model& model, Kernels& kernels, const std::vector<int32_t>& prompt,
-                                           int count, SamplingParams sampling = {.temperature = 0}) {
-  auto session = Session::create(model, kernels, {.max_tokens = static_cast<int>(prompt.size()) + count});
+// The oracle: one token at a time, alone, on kernels of its own (an engine may be at work on the others).
+inline std::vector<int32_t> session_tokens(const Model& model, const std::vector<int32_t>& prompt, int count,
+                                           SamplingParams sampling = {.temperature = 0}) {
+  const auto kernels = make_cpu_kernels(1);
+  auto session = Session::create(model, *kernels, {.max_tokens = static_cast<int>(prompt.size()) + count});
   EXPECT_TRUE(session);
   const auto result = generate(**session, prompt,
                                {.max_tokens = count, .sampling = sampling, .ignore_eos = true, .draft_depth = 0}, -1);

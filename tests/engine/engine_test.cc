@@ -254,7 +254,7 @@ TEST_F(EngineTest, AnAnswerIsPartOfTheNextPrompt) {
   text.push_back(17);
   const Answer second = engine.run(greedy(text, 10));
   EXPECT_EQ(second.stats.cached_tokens, 128);  // the boundary lies inside the answer
-  EXPECT_EQ(second.tokens, session_tokens(model(), kernels(), text, 10));
+  EXPECT_EQ(second.tokens, session_tokens(model(), text, 10));
 }
 
 TEST_F(EngineTest, ThePlanIsWhatIsAllocated) {
