@@ -318,7 +318,10 @@ Result<ServeSettings> read_serve_settings(const OptionTexts& flags, const std::s
       ONELANE_TRY(apply(settings, option, {value}, option.environment()));
     }
     if (const auto given = flags.find(option.name); given != flags.end() && !given->second.empty()) {
-      ONELANE_TRY(apply(settings, option, given->second, "--" + option.name));
+      // As everywhere on a command line, a later flag replaces an earlier one.
+      const bool list = option.kind == Kind::kList;
+      const std::vector<std::string> values = list ? given->second : std::vector{given->second.back()};
+      ONELANE_TRY(apply(settings, option, values, "--" + option.name));
     }
   }
   if (settings.options.runtime.dir.empty()) {
