@@ -2,10 +2,13 @@
 
 import json
 import socket
+import subprocess
 import urllib.error
 import urllib.request
 
 import pytest
+
+from conftest import BINARY, ROOT
 
 openai = pytest.importorskip("openai", reason="the openai package is not installed")
 
@@ -151,6 +154,16 @@ def test_completions_score_a_prompt(client):
     assert scores.text_offset == sorted(scores.text_offset)
     only = client.completions.create(model=MODEL, prompt=ids, max_tokens=0, temperature=0, echo=True, logprobs=1).choices[0]
     assert only.logprobs.token_logprobs == scores.token_logprobs[:4]
+
+
+def test_completions_agree_with_score(client):
+    page = ROOT / "CONTRIBUTING.md"
+    done = subprocess.run([BINARY, "score", "-m", ROOT / "models" / MODEL, "--file", page, "--json"],
+                          capture_output=True, text=True, timeout=60, check=True)
+    score = json.loads(done.stdout)
+    made = client.completions.create(model=MODEL, prompt=page.read_text(), max_tokens=0, echo=True, logprobs=0).choices[0]
+    assert made.text == page.read_text()
+    assert made.logprobs.token_logprobs[1:] == pytest.approx(score["logprobs"], rel=1e-9)
 
 
 @pytest.mark.parametrize("change, status, param, code", [
