@@ -46,15 +46,21 @@ class Server:
         lines = [line for line in self.get("/metrics").splitlines() if line and not line.startswith("#")]
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
+    def total(self, name):
+        """A metric, whatever its labels."""
+        return sum(value for found, value in self.metrics().items() if re.split(r"[{ ]", found)[0] == name)
+
     def running(self):
-        return sum(value for name, value in self.metrics().items()
-                   if re.match(r"vllm:num_requests_(running|waiting)\b", name))
+        return self.total("vllm:num_requests_running") + self.total("vllm:num_requests_waiting")
 
     def wait_idle(self):
         """Until no request runs or waits."""
+        self.wait_running(0)
+
+    def wait_running(self, count):
         end = time.monotonic() + PATIENCE_SECONDS
-        while self.running() > 0:
-            assert time.monotonic() < end, "the server is still busy"
+        while (running := self.running()) != count:
+            assert time.monotonic() < end, f"{running} requests run or wait, not {count}"
             time.sleep(0.02)
 
     def stop(self):

@@ -235,7 +235,7 @@ def test_closing_a_stream_ends_the_work(client, server):
                                     messages=[{"role": "user", "content": "Count."}])
     events = iter(stream)
     next(events)
-    assert server.running() == 1
+    server.wait_running(1)
     stream.close()
     server.wait_idle()
 

@@ -223,6 +223,6 @@ def test_closing_a_stream_ends_the_work(client, server):
     for event in stream:
         if event.type.endswith(".delta"):
             break
-    assert server.running() == 1
+    server.wait_running(1)
     stream.close()
     server.wait_idle()
