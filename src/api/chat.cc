@@ -64,6 +64,12 @@ class ChatAnswer final : public OpenAiAnswer {
   // With tool_choice none, a call that the model spelled out all the same is nobody's.
   bool has_calls(const Choice& choice) const { return calls_ && !choice.generation->message().tool_calls.empty(); }
 
+  // A call that a stop string cut off is no reason to run a tool.
+  const char* reason(const Choice& choice) const {
+    const bool whole = has_calls(choice) && choice.generation->message().tool_calls.back().complete;
+    return openai_finish_reason(choice.finish, whole);
+  }
+
   // The delta that says `event`; nothing for an event that clients need not hear of.
   Json delta_of(size_t index, const CompletionEvent& event) {
     Json delta = Json::object();
@@ -92,9 +98,9 @@ class ChatAnswer final : public OpenAiAnswer {
     return delta;
   }
 
-  void send(size_t index, Json delta, Json logprobs, const char* reason) {
+  void send(size_t index, Json delta, Json logprobs, const char* finish_reason) {
     Json choice = {{"index", index}, {"delta", std::move(delta)}, {"logprobs", std::move(logprobs)}};
-    choice["finish_reason"] = reason == nullptr ? Json() : Json(reason);
+    choice["finish_reason"] = finish_reason == nullptr ? Json() : Json(finish_reason);
     send_choice(std::move(choice));
   }
 
@@ -116,7 +122,7 @@ class ChatAnswer final : public OpenAiAnswer {
     }
     if (!sent && !logprobs.is_null()) send(index, {{"content", ""}}, std::move(logprobs), nullptr);
     if (delta.finish == FinishReason::kNone) return;
-    send(index, Json::object(), nullptr, openai_finish_reason(delta.finish, has_calls(choices()[index])));
+    send(index, Json::object(), nullptr, reason(choices()[index]));
   }
 
   Json complete_choices() override {
@@ -136,7 +142,7 @@ class ChatAnswer final : public OpenAiAnswer {
       out.push_back({{"index", i},
                      {"message", std::move(message)},
                      {"logprobs", logprobs_json(choice.tokens, choice.logprobs)},
-                     {"finish_reason", openai_finish_reason(choice.finish, has_calls(choice))}});
+                     {"finish_reason", reason(choice)}});
     }
     return out;
   }

@@ -147,7 +147,9 @@ void Router::dispatch(HttpRequest request, const std::shared_ptr<ApiExchange>& e
   std::string allow;
   const Route* route = nullptr;
   for (const Route* candidate : path) {
-    if (candidate->method == request.method) route = candidate;
+    // HEAD is GET whose body the server keeps to itself.
+    const bool head = request.method == "HEAD" && candidate->method == "GET";
+    if (candidate->method == request.method || head) route = candidate;
     allow += (allow.empty() ? "" : ", ") + candidate->method;
   }
   if (route == nullptr) {
@@ -163,7 +165,8 @@ void Router::dispatch(HttpRequest request, const std::shared_ptr<ApiExchange>& e
   // A page of another origin can send simple requests to a server on this machine without being able to read the
   // answer; nobody wants their work done.
   const std::string_view origin = request.header("origin");
-  if (request.method != "GET" && !origin.empty() && host_of(origin) != request.header("host")) {
+  if (request.method != "GET" && request.method != "HEAD" && !origin.empty() &&
+      host_of(origin) != request.header("host")) {
     exchange->fail({.status = 403, .message = "requests of pages from other origins are refused"});
     return;
   }

@@ -225,6 +225,22 @@ TEST_F(ChatTest, AHangUpEndsTheGeneration) {
   }
 }
 
+// An error in the middle: a status where there is none yet, otherwise an event, and the stream ends.
+TEST_F(ChatTest, ADeadlineEndsAnAnswerWithAnError) {
+  services_.options.request_seconds = 0.001;
+  Json request = {{"prompt", "a"}, {"max_tokens", 2000}, {"ignore_eos", true}};
+  const auto whole = ask("/v1/completions", request);
+  EXPECT_EQ(whole->status(), 504);
+  EXPECT_EQ(whole->json()["error"]["code"], "deadline_exceeded");
+  request["stream"] = true;
+  const auto stream = ask("/v1/completions", request);
+  EXPECT_EQ(stream->status(), 200);
+  const auto events = stream->events();
+  ASSERT_GE(events.size(), 2u);
+  EXPECT_EQ(events.back(), "[DONE]");
+  EXPECT_EQ(Json::parse(events[events.size() - 2])["error"]["code"], "deadline_exceeded");
+}
+
 // A full queue refuses; what had been started for the same request ends with it.
 TEST_F(ChatTest, AFullQueueRefusesTheWholeRequest) {
   const Json request = {{"prompt", "a"}, {"max_tokens", 2000}, {"n", 16}, {"ignore_eos", true}};

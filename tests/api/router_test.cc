@@ -41,6 +41,8 @@ TEST_F(RouterTest, RefusesInTheShapeOfTheProtocol) {
     EXPECT_EQ(send("POST", "/v1/messages", "", bad)->status(), 401);
   }
   EXPECT_EQ(send("GET", "/health")->status(), 200);
+  EXPECT_EQ(send("HEAD", "/health")->status(), 200);
+  EXPECT_EQ(send("HEAD", "/tokenize")->status(), 405);
 }
 
 TEST_F(RouterTest, NoHandlerEndsTheProcess) {
