@@ -1,10 +1,11 @@
 // Streams side by side: what the engine makes of 1, 4 and 16 requests at once, in one run.
 //
 //   batch_bench [MODEL_DIR] [--tokens 128] [--prompt 96] [--threads 0] [--temperature-percent 0] [--repeat 2]
+//               [--schedule 4:5,8:3,64:1]
 //
 // Prints generated tokens per second for every number of streams (the best of `repeat` rounds, which alternate), the
 // ratio to one stream, tokens per step and stream, and the time per step that is not spent in the kernels' stages:
-// scheduling, sampling, events. With "plain" no drafts are made.
+// scheduling, sampling, events. "drafts" follows the schedule, "plain" makes none.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -14,6 +15,8 @@
 #include <map>
 #include <string>
 #include <vector>
+
+#include <sys/resource.h>
 
 #include "engine/engine.h"
 #include "support/forwarding_kernels.h"
@@ -34,7 +37,17 @@ struct Options {
   int threads = 0;
   int temperature_percent = 0;
   int repeat = 2;
+  std::string schedule = DraftSchedule().text();
 };
+
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
 
 // Adds up the time inside the stages.
 class TimedKernels : public ForwardingKernels {
@@ -73,7 +86,8 @@ class TimedKernels : public ForwardingKernels {
 
 struct Outcome {
   double tokens_per_second = 0;
-  double tokens_per_step = 0;  // of one stream
+  double tokens_per_cpu_second = 0;  // what is left of the figure when other processes share the machine
+  double tokens_per_step = 0;        // of one stream
   double step_ms = 0;
   double outside_us = 0;  // per step
 };
@@ -83,6 +97,7 @@ Outcome serve(Engine& engine, TimedKernels& kernels, std::span<const int32_t> te
   const EngineStats before = engine.stats();
   const double kernels_before = kernels.seconds;
   std::latch done(streams);
+  const double cpu_before = cpu_seconds();
   const auto start = Clock::now();
   for (int i = 0; i < streams; ++i) {
     Request request;
@@ -102,7 +117,7 @@ Outcome serve(Engine& engine, TimedKernels& kernels, std::span<const int32_t> te
   const EngineStats after = engine.stats();
   const auto steps = static_cast<double>(after.steps - before.steps);
   const double generated = static_cast<double>(streams) * options.tokens;
-  return {generated / wall, generated / steps / streams, wall / steps * 1e3,
+  return {generated / wall, generated / (cpu_seconds() - cpu_before), generated / steps / streams, wall / steps * 1e3,
           (wall - (kernels.seconds - kernels_before)) / steps * 1e6};
 }
 
@@ -121,18 +136,20 @@ int run(const Options& options) {
   const auto cpu = make_cpu_kernels(options.threads);
   std::printf("%s, %d prompt tokens, %d generated, temperature %.2f\n", options.dir.c_str(), options.prompt,
               options.tokens, options.temperature_percent / 100.0);
-  std::printf("%-8s %8s %12s %8s %14s %10s %14s\n", "drafts", "streams", "tokens/s", "ratio", "tokens/step", "ms/step",
-              "outside us");
+  std::printf("%-8s %8s %12s %8s %12s %8s %14s %10s %14s\n", "drafts", "streams", "tokens/s", "ratio", "tokens/cpu s",
+              "ratio", "tokens/step", "ms/step", "outside us");
   struct Setup {
     const char* name;
-    const char* schedule;
+    std::string schedule;
   };
-  for (const Setup& setup : {Setup{"default", nullptr}, Setup{"plain", "0"}}) {
+  for (const Setup& setup : {Setup{"drafts", options.schedule}, Setup{"plain", "0"}}) {
     TimedKernels kernels(*cpu);
     EngineOptions engine_options;
     engine_options.max_model_len = 2048;
     engine_options.prefix_cache = false;
-    if (setup.schedule != nullptr) engine_options.draft_schedule = *DraftSchedule::parse(setup.schedule);
+    auto schedule = DraftSchedule::parse(setup.schedule);
+    ONELANE_CHECK(schedule, schedule ? "" : schedule.error().message.c_str());
+    engine_options.draft_schedule = *std::move(schedule);
     auto engine = Engine::create(**loaded, kernels, engine_options);
     ONELANE_CHECK(engine, engine ? "" : engine.error().message.c_str());
     std::map<int, Outcome> best;
@@ -143,9 +160,10 @@ int run(const Options& options) {
       }
     }
     for (const auto& [streams, outcome] : best) {
-      std::printf("%-8s %8d %12.1f %8.2f %14.2f %10.2f %14.1f\n", setup.name, streams, outcome.tokens_per_second,
-                  outcome.tokens_per_second / best[1].tokens_per_second, outcome.tokens_per_step, outcome.step_ms,
-                  outcome.outside_us);
+      std::printf("%-8s %8d %12.1f %8.2f %12.1f %8.2f %14.2f %10.2f %14.1f\n", setup.name, streams,
+                  outcome.tokens_per_second, outcome.tokens_per_second / best[1].tokens_per_second,
+                  outcome.tokens_per_cpu_second, outcome.tokens_per_cpu_second / best[1].tokens_per_cpu_second,
+                  outcome.tokens_per_step, outcome.step_ms, outcome.outside_us);
     }
   }
   return 0;
@@ -164,7 +182,9 @@ int main(int argc, char** argv) {
                   : argument == "--temperature-percent" ? &options.temperature_percent
                   : argument == "--repeat"              ? &options.repeat
                                                         : nullptr;
-    if (number == nullptr) {
+    if (argument == "--schedule" && i + 1 < argc) {
+      options.schedule = argv[++i];
+    } else if (number == nullptr) {
       options.dir = argument;
     } else if (++i < argc) {
       *number = std::max(0, std::atoi(argv[i]));

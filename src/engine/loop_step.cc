@@ -105,23 +105,24 @@ void Engine::Loop::plan_prompts() {
   }
 }
 
-// Drafts for `sequences` in one pass; the number wanted is in each part's rows.
+// Drafts for `parts` in one pass; as many as the part has rows behind its first.
 void Engine::Loop::draft_blocks(std::span<Part> parts) {
-  std::vector<int32_t>& block = row_tokens_;
   step_.clear();
   step_.set_pages(residency_.page_table(), residency_.pages_per_slot());
   for (const Part& part : parts) {
-    fill_draft_block(spec_.dspark, part.sequence->tokens().back(), block);
-    step_.add(part.sequence->slot, part.sequence->computed, block);
+    fill_draft_block(spec_.dspark, part.sequence->tokens().back(), part.rows - 1, row_tokens_);
+    step_.add(part.sequence->slot, part.sequence->computed, row_tokens_);
   }
   ONELANE_CHECK(step_.count() <= sizes_.logit_rows, "draft logits are as many as planned");
   forward_.draft(step_, logits_buffer_.as<float>().data());
-  for (size_t i = 0; i < parts.size(); ++i) {
-    Sequence& sequence = *parts[i].sequence;
-    const int first_row = static_cast<int>(i) * block_;
-    choose_drafts(forward_, first_row, sequence.tokens().back(), sequence.computed, logits(first_row, block_),
-                  spec_.vocab, {parts[i].rows - 1, options_.draft_confidence}, sequence.sampler(), sequence.drafts);
-    parts[i].rows = 1 + static_cast<int>(sequence.drafts.size());
+  int first_row = 0;
+  for (Part& part : parts) {
+    Sequence& sequence = *part.sequence;
+    const int depth = part.rows - 1;
+    choose_drafts(forward_, first_row, sequence.tokens().back(), sequence.computed, logits(first_row, depth),
+                  spec_.vocab, {depth, options_.draft_confidence}, sequence.sampler(), sequence.drafts);
+    part.rows = 1 + static_cast<int>(sequence.drafts.size());
+    first_row += depth;
   }
 }
 
@@ -130,12 +131,13 @@ void Engine::Loop::add_rows() {
   std::erase_if(parts_, [](const Part& part) { return part.sequence->slot < 0; });
   const auto drafting = std::stable_partition(
       parts_.begin(), parts_.end(), [](const Part& part) { return part.sequence->decoding() && part.rows > 1; });
-  const auto blocks = static_cast<size_t>(drafting - parts_.begin());
-  for (size_t done = 0; done < blocks;) {
-    const auto most = static_cast<size_t>(std::max(1, std::min(sizes_.logit_rows, sizes_.step_rows) / block_));
-    const size_t count = std::min(most, blocks - done);
-    draft_blocks(std::span(parts_).subspan(done, count));
-    done += count;
+  const auto blocks = std::span(parts_).first(static_cast<size_t>(drafting - parts_.begin()));
+  for (size_t done = 0; done < blocks.size();) {
+    size_t end = done;
+    int rows = 0;
+    while (end < blocks.size() && rows + blocks[end].rows - 1 <= sizes_.logit_rows) rows += blocks[end++].rows - 1;
+    draft_blocks(blocks.subspan(done, end - done));
+    done = end;
   }
 
   step_.clear();

@@ -59,13 +59,15 @@ Result<void> Engine::Loop::self_test() {
       return broken(format("verifying {} drafts changes the logits of the row before them", depth));
     }
   }
-  if (block > 0) {
-    fill_draft_block(spec_.dspark, tokens[static_cast<size_t>(length)], row_tokens_);
+  for (int depth = 1; depth <= block; ++depth) {
+    fill_draft_block(spec_.dspark, tokens[static_cast<size_t>(length)], depth, row_tokens_);
     step_.clear();
     step_.set_pages(residency_.page_table(), residency_.pages_per_slot());
     step_.add(sequence.slot, length, row_tokens_);
     forward_.draft(step_, logits_buffer_.as<float>().data());
-    for (int row = 0; row < block; ++row) ONELANE_TRY(check_finite(logits(row), "a draft block"));
+    for (int row = 0; row < depth; ++row) {
+      ONELANE_TRY(check_finite(logits(row), format("a block of {} drafts", depth)));
+    }
   }
   residency_.release(sequence, false);
   return {};

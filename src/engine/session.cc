@@ -106,7 +106,7 @@ Result<std::span<const float>> Session::append_block(std::span<const int32_t> to
 std::vector<DraftToken> Session::draft(int32_t anchor, int depth, Sampler& sampler) {
   ONELANE_CHECK(draft_ && !tokens_.empty(), "drafting needs draft rings and a processed token");
   std::vector<int32_t> block;
-  fill_draft_block(model_.spec.dspark, anchor, block);
+  fill_draft_block(model_.spec.dspark, anchor, depth, block);
   const auto position = static_cast<int>(tokens_.size());
   step_.clear();
   step_.set_pages(page_table_.data(), store_.pages());

@@ -5,8 +5,8 @@
 
 namespace onelane {
 
-void fill_draft_block(const DsparkSpec& dspark, int32_t anchor, std::vector<int32_t>& block) {
-  block.assign(static_cast<size_t>(dspark.block_size), dspark.noise_token_id);
+void fill_draft_block(const DsparkSpec& dspark, int32_t anchor, int depth, std::vector<int32_t>& block) {
+  block.assign(static_cast<size_t>(std::clamp(depth, 1, dspark.block_size)), dspark.noise_token_id);
   block[0] = anchor;
 }
 

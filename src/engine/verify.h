@@ -25,8 +25,9 @@ struct DraftLimits {
   float confidence = 0;  // stop before the draft whose chance to be accepted, with all before it, is below this
 };
 
-// Rows of a draft block: the anchor, then noise. Clears `block`.
-void fill_draft_block(const DsparkSpec& dspark, int32_t anchor, std::vector<int32_t>& block);
+// Rows of a draft block: the anchor, then noise. As many rows as drafts are wanted, at most the trained block:
+// measured, the drafts of a shorter block are as good, and each row left out is one less to compute. Clears `block`.
+void fill_draft_block(const DsparkSpec& dspark, int32_t anchor, int depth, std::vector<int32_t>& block);
 
 // Walks the Markov chain over a block that begins at row `first_row` of the last ForwardPass::draft(). `logits` [rows
 // of the block, vocab] are that block's. `position` is the anchor's; drafts are choices of `sampler` at the positions
