@@ -68,7 +68,7 @@ void MessagesAnswer::begin() {
 
 MessagesAnswer::Block& MessagesAnswer::block_of(Kind kind) {
   if (block_open_ && blocks_.back().kind == kind && kind != Kind::kToolUse) return blocks_.back();
-  close_block(true);
+  close_block(blocks_.empty() || blocks_.back().kind != Kind::kToolUse);
   blocks_.push_back({.kind = kind});
   block_open_ = true;
   return blocks_.back();
@@ -133,13 +133,14 @@ void MessagesAnswer::close_block(bool complete) {
 }
 
 void MessagesAnswer::end(const AnswerEnd& end) {
-  close_block(end.reason == FinishReason::kStop);
+  // A tool use ends by itself; one that is still open was cut off, be it by a stop string.
+  close_block(end.reason == FinishReason::kStop && !blocks_.empty() && blocks_.back().kind != Kind::kToolUse);
   if (end.failed()) {
     if (streams()) emit("error", anthropic_error(end.error).body);
     return;
   }
   bool calls = false;
-  for (const Block& block : blocks_) calls = calls || (block.kind == Kind::kToolUse && block.complete);
+  for (const Block& block : blocks_) calls = block.kind == Kind::kToolUse ? block.complete : calls;
   if (end.reason == FinishReason::kLength) {
     stop_reason_ = json_text("max_tokens");
   } else if (calls) {

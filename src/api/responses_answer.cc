@@ -139,7 +139,7 @@ void ResponsesAnswer::open() {
 
 ResponsesAnswer::Item& ResponsesAnswer::item_of(Kind kind) {
   if (item_open_ && items_.back().kind == kind && kind != Kind::kCall) return items_.back();
-  close_item(true);
+  close_item(items_.empty() || items_.back().kind != Kind::kCall);
   constexpr std::array<std::string_view, 3> kPrefixes = {"rs_", "msg_", "fc_"};
   items_.push_back({.kind = kind, .id = random_id(kPrefixes[static_cast<size_t>(kind)])});
   item_open_ = true;
@@ -219,7 +219,8 @@ void ResponsesAnswer::close_item(bool complete) {
 }
 
 void ResponsesAnswer::end(const AnswerEnd& end) {
-  close_item(end.reason == FinishReason::kStop);
+  // A call ends by itself; one that is still open was cut off, be it by a stop string.
+  close_item(end.reason == FinishReason::kStop && !items_.empty() && items_.back().kind != Kind::kCall);
   if (end.failed()) {
     status_ = "failed";
     error_ = error_json(end.error);

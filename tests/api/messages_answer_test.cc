@@ -156,10 +156,11 @@ TEST(MessagesAnswer, StopReasons) {
 }
 
 TEST(MessagesAnswer, ACallThatWasCutOffIsNotHandedOut) {
-  const Story story =
-      tell({{Kind::kCallBegin, 0, "sh"}, {Kind::kCallArguments, 0, R"({"a": "b)"}}, {.reason = FinishReason::kLength});
-  EXPECT_EQ(story.body["stop_reason"], "max_tokens");
-  EXPECT_TRUE(story.body["content"].empty());
+  for (const AnswerEnd& end : {AnswerEnd{.reason = FinishReason::kLength}, AnswerEnd{.stop = "END"}}) {
+    const Story story = tell({{Kind::kCallBegin, 0, "sh"}, {Kind::kCallArguments, 0, R"({"a": "b)"}}, end);
+    EXPECT_EQ(story.body["stop_reason"], end.stop.empty() ? "max_tokens" : "stop_sequence");
+    EXPECT_TRUE(story.body["content"].empty());
+  }
 }
 
 // Complaint 45.

@@ -181,10 +181,11 @@ TEST(ResponsesAnswer, ReasoningThatEatsTheLimit) {
 }
 
 TEST(ResponsesAnswer, ACallThatWasCutOffIsNotDone) {
-  const Story story =
-      tell({{Kind::kCallBegin, 0, "sh"}, {Kind::kCallArguments, 0, R"({"a": "b)"}}, {.reason = FinishReason::kLength});
-  EXPECT_EQ(story.body["output"][0]["status"], "incomplete");
-  EXPECT_EQ(story.body["output"][0]["arguments"], R"({"a": "b)");
+  for (const AnswerEnd& end : {AnswerEnd{.reason = FinishReason::kLength}, AnswerEnd{.stop = "END"}}) {
+    const Story story = tell({{Kind::kCallBegin, 0, "sh"}, {Kind::kCallArguments, 0, R"({"a": "b)"}}, end);
+    EXPECT_EQ(story.body["output"][0]["status"], "incomplete");
+    EXPECT_EQ(story.body["output"][0]["arguments"], R"({"a": "b)");
+  }
 }
 
 TEST(ResponsesAnswer, NothingAndErrors) {
