@@ -22,6 +22,12 @@ int64_t workspace_bytes(const Model& model, Kernels& kernels, const EngineSizes&
   return per_row * sizes.step_rows;
 }
 
+int64_t planned_bytes(const std::vector<PlannedBytes>& plan) {
+  int64_t total = 0;
+  for (const PlannedBytes& line : plan) total += line.at_once ? line.bytes : 0;
+  return total;
+}
+
 void warn_of_depth(const Model& model, const DraftSchedule& schedule, int max_sequences) {
   const int block = model.has_drafter() ? model.spec.dspark.block_size : 0;
   int deepest = 0;
@@ -41,6 +47,10 @@ Result<std::unique_ptr<Engine>> Engine::create(const Model& model, Kernels& kern
   warn_of_depth(model, options.draft_schedule, options.max_sequences);
   auto loop = std::make_unique<Loop>(model, kernels, options, sizes);
   loop->plan = plan;
+  if (loop->bytes() != planned_bytes(plan)) {
+    return Error{ErrorCode::kCorrupt,
+                 format("memory plan: {} bytes are allocated and {} were planned", loop->bytes(), planned_bytes(plan))};
+  }
   ONELANE_TRY(loop->self_test());
   ONELANE_TRY(loop->open_cache());
   loop->start();

@@ -42,6 +42,7 @@ struct EngineOptions {
 struct PlannedBytes {
   std::string what;
   int64_t bytes = 0;
+  bool at_once = true;  // allocated by create(); otherwise mapped, or taken as it is needed, up to so much
 };
 
 struct EngineStats {

@@ -90,7 +90,7 @@ std::vector<PlannedBytes> plan_memory(const Model& model, const EngineOptions& o
                                       int64_t workspace_bytes) {
   const int64_t slots = sizes.max_sequences;
   std::vector<PlannedBytes> plan = {
-      {std::string(kMapped), footprint(model.spec, {}).weights.bytes},
+      {std::string(kMapped), footprint(model.spec, {}).weights.bytes, false},
       {"KV pages (kv_bytes)", sizes.pages * sizes.page_bytes},
       {"rings and states (max_sequences)", slots * sizes.slot_bytes},
       {"workspace of a step (step_rows)", workspace_bytes},
@@ -100,8 +100,8 @@ std::vector<PlannedBytes> plan_memory(const Model& model, const EngineOptions& o
   if (options.prefix_cache) {
     plan.push_back({"states at page boundaries (max_sequences)", slots * sizes.slot_bytes});
     plan.push_back({"checkpoints (checkpoint_bytes)",
-                    options.checkpoint_bytes > 0 ? options.checkpoint_bytes : 64 * sizes.slot_bytes});
-    if (options.host_kv_bytes > 0) plan.push_back({"host tier (host_kv_bytes)", options.host_kv_bytes});
+                    options.checkpoint_bytes > 0 ? options.checkpoint_bytes : 64 * sizes.slot_bytes, false});
+    if (options.host_kv_bytes > 0) plan.push_back({"host tier (host_kv_bytes)", options.host_kv_bytes, false});
   }
   return plan;
 }
