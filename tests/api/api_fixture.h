@@ -103,6 +103,8 @@ class ApiFixture : public ::testing::Test {
     services_.options.version = "test";
     add_chat_routes(router_, services_);
     add_completion_routes(router_, services_);
+    add_messages_routes(router_, services_);
+    add_responses_routes(router_, services_);
     add_info_routes(router_, services_);
   }
   ~ApiFixture() override { engine_.reset(); }
