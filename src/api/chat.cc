@@ -167,6 +167,7 @@ void add_chat_routes(Router& router, Services& services) {
              [&services](const HttpRequest& request, const std::shared_ptr<ApiExchange>& exchange) {
                ChatFields fields;
                if (const auto problem = read_chat(services, request.body, fields)) return exchange->fail(*problem);
+               fields.answer.id = random_id("chatcmpl-");
                auto requests = std::move(fields.requests);
                fields.requests.resize(requests.size());
                std::make_shared<ChatAnswer>(services, exchange, std::move(fields))->start(std::move(requests));

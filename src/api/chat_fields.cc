@@ -1,5 +1,6 @@
 #include "api/chat_fields.h"
 
+#include "api/chat_prompt.h"
 #include "api/routes.h"
 #include "api/sampling_fields.h"
 #include "base/format.h"
@@ -20,6 +21,7 @@ ToolChoice read_tool_choice(JsonFields& fields) {
     return choice;
   }
   auto named = fields.object("tool_choice");
+  if (!named) return choice;  // something before it was wrong
   named->one_of("type", {"function"});
   auto function = named->object("function");
   const auto name = function ? function->text("name") : std::nullopt;
@@ -63,31 +65,30 @@ void refuse_structured_output(JsonFields& fields) {
   }
 }
 
-ApiProblem read_chat(const Services& services, std::string_view body, ChatFields& out) {
+ApiProblem read_chat(const ApiContext& context, std::string_view body, ChatFields& out) {
   JsonValue root;
   if (auto problem = parse_body(body, root)) return problem;
   ApiProblem problem;
   JsonFields fields(root, "", problem);
 
-  if (auto unknown = check_model(fields, services, out.answer.model)) return unknown;
+  if (auto unknown = check_model(fields, context, out.answer.model)) return unknown;
   const std::string model = out.answer.model;
   out.answer = read_answer_options(fields);
   out.answer.model = model;
-  out.answer.id = random_id("chatcmpl-");
   check_shapes(fields);
   refuse_structured_output(fields);
   const ToolChoice choice = read_tool_choice(fields);
-  const SamplingFields sampling = read_sampling(fields, services);
+  const SamplingFields sampling = read_sampling(fields, context);
   // max_completion_tokens is the newer name and counts when both are there.
   const auto old_limit = fields.integer("max_tokens", 1, 1 << 30);
   const auto new_limit = fields.integer("max_completion_tokens", 1, 1 << 30);
   out.logprobs = fields.boolean("logprobs").value_or(false);
-  const auto top = fields.integer("top_logprobs", 0, services.options.max_logprobs);
+  const auto top = fields.integer("top_logprobs", 0, context.options.max_logprobs);
   if (top && *top > 0 && !out.logprobs) fields.fail("top_logprobs", "needs logprobs to be true");
   if (problem) return problem;
 
   ChatPrompt prompt;
-  if (auto refused = encode_chat(services, body, prompt)) return refused;
+  if (auto refused = encode_chat(context, body, prompt)) return refused;
   if (auto refused = check_tool_choice(choice, prompt, "tool_choice")) return refused;
   out.top_logprobs = static_cast<int>(top.value_or(0));
   out.calls = choice.mode != ToolChoice::Mode::kNone;
@@ -97,12 +98,12 @@ ApiProblem read_chat(const Services& services, std::string_view body, ChatFields
   if (out.logprobs) base.request.logprobs = out.top_logprobs;
   if (base.request.prompt_logprobs >= 0) out.prompt = prompt.tokens;
   const auto limit = new_limit ? new_limit : old_limit;
-  if (auto refused = set_prompt(services, "messages", std::move(prompt.tokens), limit, false, base.request)) {
+  if (auto refused = set_prompt(context, "messages", std::move(prompt.tokens), limit, false, base.request)) {
     return refused;
   }
   for (int i = 0; i < sampling.n; ++i) {
     out.requests.push_back(choice_request(base, i));
-    out.requests.back().request.filter = tool_choice_filter(services, choice, prompt);
+    out.requests.back().request.filter = tool_choice_filter(context, choice, prompt);
   }
   return {};
 }

@@ -4,10 +4,9 @@
 #include <string_view>
 #include <vector>
 
-#include "api/chat_prompt.h"
+#include "api/answer_options.h"
 #include "api/generation.h"
 #include "api/json_fields.h"
-#include "api/openai_answer.h"
 #include "api/services.h"
 
 namespace onelane {
@@ -22,6 +21,6 @@ struct ChatFields {
 };
 
 // Reads everything and encodes the prompt. Pure: the engine is asked for its limits only.
-ApiProblem read_chat(const Services& services, std::string_view body, ChatFields& out);
+ApiProblem read_chat(const ApiContext& context, std::string_view body, ChatFields& out);
 
 }  // namespace onelane

@@ -89,9 +89,9 @@ class ForbiddenToken final : public TokenFilter {
 
 }  // namespace
 
-ApiProblem encode_chat(const Services& services, std::string_view conversation, ChatPrompt& out) {
+ApiProblem encode_chat(const ApiContext& context, std::string_view conversation, ChatPrompt& out) {
   const auto refuse = [](const Error& error) { return to_api_error(error, leading_path(error.message)); };
-  auto parsed = parse_conversation(conversation, services.format);
+  auto parsed = parse_conversation(conversation, context.format);
   if (!parsed) return refuse(parsed.error());
   if (parsed->images > 0) {
     return ApiError{.message = format("messages: {} images, but this server reads text only", parsed->images),
@@ -107,9 +107,9 @@ ApiProblem encode_chat(const Services& services, std::string_view conversation, 
       }
     }
   }
-  const auto prompt = encode_prompt(*parsed, services.format);
+  const auto prompt = encode_prompt(*parsed, context.format);
   if (!prompt) return refuse(prompt.error());
-  auto tokens = services.tokenizer.encode(prompt->text);
+  auto tokens = context.tokenizer.encode(prompt->text);
   if (!tokens) return refuse(tokens.error());
   out.tokens = *std::move(tokens);
   out.thinking = prompt->starts_in_thinking;
@@ -128,10 +128,10 @@ ApiProblem check_tool_choice(const ToolChoice& choice, const ChatPrompt& prompt,
   return {};
 }
 
-std::shared_ptr<TokenFilter> tool_choice_filter(const Services& services, const ToolChoice& choice,
+std::shared_ptr<TokenFilter> tool_choice_filter(const ApiContext& context, const ToolChoice& choice,
                                                 const ChatPrompt& prompt) {
   using Mode = ToolChoice::Mode;
-  const Tokenizer& tokenizer = services.tokenizer;
+  const Tokenizer& tokenizer = context.tokenizer;
   if (choice.mode == Mode::kAuto) return nullptr;
   if (choice.mode == Mode::kNone) {
     // Without tools there is nothing that would have to be kept from happening.
@@ -142,11 +142,11 @@ std::shared_ptr<TokenFilter> tool_choice_filter(const Services& services, const 
   std::vector<std::string> texts;
   for (const std::string& name : prompt.tools) {
     if (choice.mode == Mode::kNamed && name != choice.name) continue;
-    texts.push_back(format("\n\n<{0}{1}>\n<{0}{2} name=\"{3}\">\n", kDsmlText, services.format.calls_tag,
-                           services.format.invoke_tag, name));
+    texts.push_back(format("\n\n<{0}{1}>\n<{0}{2} name=\"{3}\">\n", kDsmlText, context.format.calls_tag,
+                           context.format.invoke_tag, name));
   }
   const int32_t after = prompt.thinking ? tokenizer.token_to_id(kThinkEndText).value_or(-1) : -1;
-  return std::make_shared<ForcedText>(tokenizer, std::move(texts), after, services.spec.tokens.eos);
+  return std::make_shared<ForcedText>(tokenizer, std::move(texts), after, context.spec.tokens.eos);
 }
 
 }  // namespace onelane

@@ -30,14 +30,14 @@ struct ChatPrompt {
 // switches and reasoning_effort); the order of its keys reaches the model. Lines of the system prompt that carry a
 // client's billing header are left out, because they change with every request and would defeat the prefix cache.
 // Refused: what parse_conversation refuses, and images (there is no vision tower here).
-ApiProblem encode_chat(const Services& services, std::string_view conversation, ChatPrompt& out);
+ApiProblem encode_chat(const ApiContext& context, std::string_view conversation, ChatPrompt& out);
 
 // Whether `choice` asks for tools that `prompt` does not have; names `param`.
 ApiProblem check_tool_choice(const ToolChoice& choice, const ChatPrompt& prompt, const std::string& param);
 
 // Makes the model call a tool (kRequired, kNamed) or keeps it from doing so (kNone); null: it is free. A filter serves
 // one generation: make one for each choice.
-std::shared_ptr<TokenFilter> tool_choice_filter(const Services& services, const ToolChoice& choice,
+std::shared_ptr<TokenFilter> tool_choice_filter(const ApiContext& context, const ToolChoice& choice,
                                                 const ChatPrompt& prompt);
 
 }  // namespace onelane

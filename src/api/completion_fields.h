@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "api/answer_options.h"
 #include "api/generation.h"
 #include "api/json_fields.h"
-#include "api/openai_answer.h"
 #include "api/services.h"
 
 namespace onelane {
@@ -29,10 +29,10 @@ struct CompletionFields {
 };
 
 // Reads everything and encodes the prompts.
-ApiProblem read_completion(const Services& services, std::string_view body, CompletionFields& out);
+ApiProblem read_completion(const ApiContext& context, std::string_view body, CompletionFields& out);
 
 // `text` as tokens, with BOS in front unless it is there or `bos` is false.
-ApiProblem encode_text(const Services& services, std::string_view text, std::string_view field, bool bos,
+ApiProblem encode_text(const ApiContext& context, std::string_view text, std::string_view field, bool bos,
                        std::vector<int32_t>& tokens);
 
 }  // namespace onelane

@@ -141,6 +141,7 @@ void add_completion_routes(Router& router, Services& services) {
                CompletionFields fields;
                if (const auto problem = read_completion(services, request.body, fields))
                  return exchange->fail(*problem);
+               fields.answer.id = random_id("cmpl-");
                auto requests = std::move(fields.requests);
                std::make_shared<CompletionAnswer>(services, exchange, std::move(fields))->start(std::move(requests));
              });

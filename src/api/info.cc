@@ -28,7 +28,7 @@ Json model_json(const Services& services, const std::string& name, std::time_t s
           {"owned_by", "onelane"},
           {"root", services.options.model_names.front()},
           {"parent", nullptr},
-          {"max_model_len", services.engine.max_model_len()},
+          {"max_model_len", services.max_model_len},
           {"permission", Json::array()}};
 }
 
@@ -70,7 +70,7 @@ void tokenize(const Services& services, const HttpRequest& request, const Exchan
     if (!problem) problem = encode_text(services, *text, "prompt", bos, tokens);
   }
   if (problem) return exchange->fail(*problem);
-  Json json = {{"count", tokens.size()}, {"max_model_len", services.engine.max_model_len()}, {"tokens", tokens}};
+  Json json = {{"count", tokens.size()}, {"max_model_len", services.max_model_len}, {"tokens", tokens}};
   json["token_strs"] = nullptr;
   if (strings) {
     json["token_strs"] = Json::array();
@@ -90,6 +90,19 @@ void detokenize(const Services& services, const HttpRequest& request, const Exch
   if (!tokens) fields.fail("tokens", "is missing: must be an array of token ids");
   if (problem) return exchange->fail(*problem);
   answer(exchange, {{"prompt", services.tokenizer.decode(*tokens)}});
+}
+
+// What clients with a tokenizer of their own want to know, as in vLLM (lm-eval's remote tokenizer asks for it).
+void tokenizer_info(const Services& services, const Exchange& exchange) {
+  const auto token = [&](int32_t id) { return id < 0 ? Json() : Json(services.tokenizer.raw(id)); };
+  const auto& tokens = services.spec.tokens;
+  answer(exchange, {{"tokenizer_class", "onelane"},
+                    {"bos_token", token(tokens.bos)},
+                    {"eos_token", token(tokens.eos)},
+                    {"pad_token", token(tokens.pad)},
+                    {"vocab_size", services.tokenizer.size()},
+                    {"model_max_length", services.max_model_len},
+                    {"chat_template", nullptr}});
 }
 
 // Requests that run while no step ends mean that the engine hangs, whatever the process looks like from outside.
@@ -129,6 +142,7 @@ void add_info_routes(Router& router, Services& services) {
   get("/v1/models", Access::kKey, [&services, since](const auto&, auto& to) { models(services, since, to); });
   get("/v1/models/*", Access::kKey,
       [&services, since](const auto& request, auto& to) { one_model(services, since, request, to); });
+  get("/tokenizer_info", Access::kKey, [&services](const auto&, auto& to) { tokenizer_info(services, to); });
   post("/tokenize", [&services](const auto& request, auto& to) { tokenize(services, request, to); });
   post("/detokenize", [&services](const auto& request, auto& to) { detokenize(services, request, to); });
   post("/reset_prefix_cache", [&services](const auto&, auto& to) {
@@ -147,7 +161,7 @@ void add_info_routes(Router& router, Services& services) {
   });
   get("/metrics", Access::kOpen, [&services](const auto&, auto& to) {
     to->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                 .body = services.metrics.text(services.engine.stats(), services.engine.max_model_len())});
+                 .body = services.metrics.text(services.engine.stats(), services.max_model_len)});
   });
 }
 

@@ -22,16 +22,6 @@ Json token_entry(const Tokenizer& tokenizer, int32_t token, double logprob, int 
 
 std::string json_text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-AnswerOptions read_answer_options(JsonFields& fields) {
-  AnswerOptions out;
-  out.stream = fields.boolean("stream").value_or(false);
-  if (auto options = fields.object("stream_options")) {
-    out.include_usage = options->boolean("include_usage").value_or(false);
-    out.continuous_usage = options->boolean("continuous_usage_stats").value_or(false);
-  }
-  return out;
-}
-
 const char* openai_finish_reason(FinishReason reason, bool calls) {
   if (reason == FinishReason::kLength) return "length";
   return calls ? "tool_calls" : "stop";

@@ -11,24 +11,13 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "api/answer_options.h"
 #include "api/event_stream.h"
 #include "api/generation.h"
-#include "api/json_fields.h"
 #include "api/router.h"
 #include "api/services.h"
 
 namespace onelane {
-
-struct AnswerOptions {
-  std::string id;
-  std::string model;
-  bool stream = false;
-  bool include_usage = false;     // a last chunk with usage
-  bool continuous_usage = false;  // usage so far in every chunk
-};
-
-// Reads stream and stream_options.
-AnswerOptions read_answer_options(JsonFields& fields);
 
 class OpenAiAnswer : public std::enable_shared_from_this<OpenAiAnswer> {
  public:

@@ -37,8 +37,8 @@ void read_logit_bias(JsonFields& fields, int vocab, SamplingParams& sampling) {
   }
 }
 
-void read_stop(JsonFields& fields, const Services& services, GenerationRequest& base) {
-  auto stops = fields.texts("stop", static_cast<size_t>(services.options.max_stop_strings));
+void read_stop(JsonFields& fields, const ApiContext& context, GenerationRequest& base) {
+  auto stops = fields.texts("stop", static_cast<size_t>(context.options.max_stop_strings));
   if (!stops) return;
   for (size_t i = 0; i < stops->size(); ++i) {
     const size_t size = (*stops)[i].size();
@@ -51,11 +51,11 @@ void read_stop(JsonFields& fields, const Services& services, GenerationRequest& 
 
 }  // namespace
 
-SamplingFields read_sampling(JsonFields& fields, const Services& services) {
+SamplingFields read_sampling(JsonFields& fields, const ApiContext& context) {
   SamplingFields out;
   Request& request = out.base.request;
   SamplingParams& sampling = request.sampling;
-  const int vocab = services.spec.vocab;
+  const int vocab = context.spec.vocab;
   const auto number = [&](std::string_view key, double low, double high, float& value) {
     if (const auto given = fields.number(key, low, high)) value = static_cast<float>(*given);
   };
@@ -76,27 +76,27 @@ SamplingFields read_sampling(JsonFields& fields, const Services& services) {
   sampling.seed =
       seed ? static_cast<uint64_t>(*seed) : (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
 
-  read_stop(fields, services, out.base);
+  read_stop(fields, context, out.base);
   if (auto stops = fields.integers("stop_token_ids", kMostStopTokens, 0, vocab - 1))
     request.stop_tokens = *std::move(stops);
   out.base.include_stop = fields.boolean("include_stop_str_in_output").value_or(false);
   out.base.skip_special = fields.boolean("skip_special_tokens").value_or(true);
   request.ignore_eos = fields.boolean("ignore_eos").value_or(false);
-  request.min_tokens = static_cast<int>(fields.integer("min_tokens", 0, services.engine.max_model_len()).value_or(0));
-  out.n = static_cast<int>(fields.integer("n", 1, services.options.max_choices).value_or(1));
-  if (const auto best = fields.integer("prompt_logprobs", 0, services.options.max_logprobs)) {
+  request.min_tokens = static_cast<int>(fields.integer("min_tokens", 0, context.max_model_len).value_or(0));
+  out.n = static_cast<int>(fields.integer("n", 1, context.options.max_choices).value_or(1));
+  if (const auto best = fields.integer("prompt_logprobs", 0, context.options.max_logprobs)) {
     request.prompt_logprobs = static_cast<int>(*best);
   }
-  if (services.options.request_seconds > 0) {
+  if (context.options.request_seconds > 0) {
     request.deadline = std::chrono::steady_clock::now() +
-                       std::chrono::milliseconds(static_cast<int64_t>(services.options.request_seconds * 1000));
+                       std::chrono::milliseconds(static_cast<int64_t>(context.options.request_seconds * 1000));
   }
   return out;
 }
 
-ApiProblem set_prompt(const Services& services, std::string_view field, std::vector<int32_t> prompt,
+ApiProblem set_prompt(const ApiContext& context, std::string_view field, std::vector<int32_t> prompt,
                       std::optional<int64_t> max_tokens, bool cap, Request& request) {
-  const int64_t limit = services.engine.max_model_len();
+  const int64_t limit = context.max_model_len;
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
   const auto refuse = [&](std::string message) {
     return ApiError{.message = std::move(message), .param = std::string(field), .code = "context_length_exceeded"};
@@ -111,7 +111,7 @@ ApiProblem set_prompt(const Services& services, std::string_view field, std::vec
     return refuse(format("{}: this model's context is {} tokens; the prompt has {} and {} were asked for: {} too many",
                          field, limit, prompt_tokens, *max_tokens, *max_tokens - room));
   }
-  const int64_t standard = services.options.default_max_tokens > 0 ? services.options.default_max_tokens : room;
+  const int64_t standard = context.options.default_max_tokens > 0 ? context.options.default_max_tokens : room;
   request.prompt = std::move(prompt);
   request.max_tokens = static_cast<int>(std::min(max_tokens.value_or(standard), room));
   if (request.min_tokens > request.max_tokens) {
@@ -128,8 +128,8 @@ GenerationRequest choice_request(const GenerationRequest& base, int index) {
   return request;
 }
 
-ApiProblem check_model(JsonFields& fields, const Services& services, std::string& model) {
-  const auto& names = services.options.model_names;
+ApiProblem check_model(JsonFields& fields, const ApiContext& context, std::string& model) {
+  const auto& names = context.options.model_names;
   model = names.empty() ? "" : names.front();
   const auto given = fields.text("model");
   if (!given || given->empty() || std::find(names.begin(), names.end(), *given) != names.end()) {

@@ -30,17 +30,22 @@ struct ApiOptions {
   bool log_text = false;          // the text of requests as well; off by default on purpose
 };
 
-struct Services {
-  Engine& engine;
+// What reading a request needs: no engine, no I/O.
+struct ApiContext {
   const Tokenizer& tokenizer;
   const PromptFormat& format;
   const ModelSpec& spec;
-  Metrics& metrics;
   ApiOptions options;
-  bool draining = false;  // shutting down: /ready says no
+  int max_model_len = 0;  // the engine's: tokens of one sequence
+};
+
+struct Services : ApiContext {
+  Engine& engine;
+  Metrics& metrics;
   // Runs a task on the I/O thread, now or after some seconds.
   std::function<void(std::function<void()>)> post;
   std::function<void(double, std::function<void()>)> post_after;
+  bool draining = false;  // shutting down: /ready says no
 };
 
 }  // namespace onelane

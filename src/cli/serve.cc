@@ -46,15 +46,14 @@ class ServeRun {
         runtime_(std::move(runtime)),
         metrics_(options_.api.model_names.front()),
         engine_(std::move(engine)),
-        services_{.engine = *engine_,
-                  .tokenizer = runtime_.tokenizer,
-                  .format = *runtime_.format,
-                  .spec = runtime_.model->spec,
-                  .metrics = metrics_,
-                  .options = options_.api,
-                  .post = [this](std::function<void()> task) { server_->post(std::move(task)); },
-                  .post_after = [this](double seconds,
-                                       std::function<void()> task) { server_->post_after(seconds, std::move(task)); }},
+        services_{
+            ApiContext{.tokenizer = runtime_.tokenizer,
+                       .format = *runtime_.format,
+                       .spec = runtime_.model->spec,
+                       .options = options_.api,
+                       .max_model_len = engine_->max_model_len()},
+            *engine_, metrics_, [this](std::function<void()> task) { server_->post(std::move(task)); },
+            [this](double seconds, std::function<void()> task) { server_->post_after(seconds, std::move(task)); }},
         router_(services_) {
     add_chat_routes(router_, services_);
     add_completion_routes(router_, services_);

@@ -90,15 +90,13 @@ class ApiFixture : public ::testing::Test {
         model_(*Model::load(dir(), std::move(compressed_token_map(tokenizer_)->number))),
         kernels_(make_cpu_kernels(1)),
         engine_(make_engine()),
-        services_{.engine = *engine_,
-                  .tokenizer = tokenizer_,
-                  .format = kPromptFormatV41,
-                  .spec = model_->spec,
-                  .metrics = metrics_,
-                  .options = {.model_names = {"mini-v41", "other-name"}, .log_requests = false},
-                  .post = [this](std::function<void()> task) { post(std::move(task)); },
-                  .post_after = [this](double seconds,
-                                       std::function<void()> task) { timers_.emplace_back(now_ + seconds, task); }},
+        services_{ApiContext{.tokenizer = tokenizer_,
+                             .format = kPromptFormatV41,
+                             .spec = model_->spec,
+                             .options = {.model_names = {"mini-v41", "other-name"}, .log_requests = false},
+                             .max_model_len = engine_->max_model_len()},
+                  *engine_, metrics_, [this](std::function<void()> task) { post(std::move(task)); },
+                  [this](double seconds, std::function<void()> task) { timers_.emplace_back(now_ + seconds, task); }},
         router_(services_) {
     services_.options.version = "test";
     add_chat_routes(router_, services_);

@@ -73,6 +73,7 @@ TEST_F(ChatTest, RefusalsNameTheField) {
       {"chat", R"({"tool_choice": "required"})", 400, "tool_choice", "defines none"},
       {"chat", R"({"tool_choice": {"type": "function", "function": {"name": "x"}}})", 400, "tool_choice", "'x'"},
       {"chat", R"({"tool_choice": {"type": "function"}})", 400, "tool_choice.function.name", "name one"},
+      {"chat", R"({"stream": 1, "tool_choice": {"type": "function"}})", 400, "stream", "true or false"},
       {"chat", R"({"reasoning_effort": 500})", 400, "reasoning_effort", "1..100"},
       {"chat", R"({"reasoning_effort": 1.5})", 400, "reasoning_effort", "integer"},
       {"chat", R"({"thinking": 1})", 400, "thinking", "object"},
