@@ -49,6 +49,7 @@ struct PrefixCacheStats {
   uint64_t restored_pages = 0;  // from host memory or disk
   uint64_t dropped_blobs = 0;   // damaged or foreign files
   uint64_t dropped_writes = 0;  // blobs that the disk was too slow for or would not take
+  int known_pages = 0;          // in whatever tier
 };
 
 class PrefixCache {

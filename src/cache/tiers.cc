@@ -285,6 +285,7 @@ int PrefixCache::Tiers::unused_pages() const {
 PrefixCacheStats PrefixCache::Tiers::stats() const {
   PrefixCacheStats stats;
   stats.pages = pages_.size();
+  stats.known_pages = static_cast<int>(tree_.size());
   stats.checkpoints = checkpoints_.size();
   stats.host_bytes = host_.bytes();
   stats.evicted_pages = evicted_pages_;

@@ -15,6 +15,7 @@ struct Held {
   std::vector<int32_t> tokens;
   std::vector<int> pages;
   int cached = 0;
+  std::vector<int> checkpoints;  // boundaries where one was taken
 };
 
 class Simulation {
@@ -53,7 +54,7 @@ class Simulation {
       save_slot(store_, slot, state);
       EXPECT_TRUE(is_noise(state, key.high)) << "the slot after a hit of " << hit.tokens;
     }
-    return {{tokens.begin(), tokens.end()}, std::move(hit.pages), hit.tokens};
+    return {{tokens.begin(), tokens.end()}, std::move(hit.pages), hit.tokens, {}};
   }
 
   // A whole request. Nothing, with all pages given back, when the pool is too small for it.
@@ -80,6 +81,7 @@ class Simulation {
       const auto prefix = tokens.first(static_cast<size_t>(end));
       cache_->insert(prefix, held.pages);
       cache_->checkpoint(prefix, slot);
+      held.checkpoints.push_back(end);
       boundary = cache_->next_checkpoint(tokens, end);
       EXPECT_TRUE(boundary == 0 || boundary > end);
     }

@@ -136,7 +136,7 @@ void random_operations(const Budgets& budgets) {
   if (disk) std::filesystem::remove_all(budgets.options.disk_dir);
   RC_ASSERT(simulation.open(budgets.options).has_value());
   std::vector<Held> held;
-  std::set<std::vector<int32_t>> checkpointed;  // every prefix a checkpoint was ever asked for
+  std::set<std::vector<int32_t>> checkpointed;  // every prefix a checkpoint was ever taken of
   const int steps = *rc::gen::inRange(1, 40);
   for (int i = 0; i < steps; ++i) {
     const int what = *rc::gen::inRange(0, 12);
@@ -146,12 +146,10 @@ void random_operations(const Budgets& budgets) {
       for (int end = 128; end < static_cast<int>(prompt.size()); end += 128) {
         if (checkpointed.contains({prompt.begin(), prompt.begin() + end})) longest = end;
       }
-      for (int at = longest; (at = simulation.cache().next_checkpoint(prompt, at)) != 0;) {
-        checkpointed.insert({prompt.begin(), prompt.begin() + at});
-      }
       if (auto sequence = simulation.run(prompt, i % Simulation::kSlots)) {
         RC_ASSERT(sequence->cached == 0 || checkpointed.contains({prompt.begin(), prompt.begin() + sequence->cached}));
         if (budgets.nothing_is_lost) RC_ASSERT(sequence->cached == longest);
+        for (const int end : sequence->checkpoints) checkpointed.insert({prompt.begin(), prompt.begin() + end});
         held.push_back(*std::move(sequence));
       } else {
         RC_ASSERT(!budgets.nothing_is_lost);
@@ -188,8 +186,14 @@ void random_operations(const Budgets& budgets) {
     RC_ASSERT(stats.disk_bytes <= budgets.options.disk_bytes);
   }
   for (Held& sequence : held) simulation.release(sequence);
+  simulation.cache().flush();
   simulation.cache().reclaim(budgets.pages);
   RC_ASSERT(simulation.pool().free() == budgets.pages);
+  // What is in no tier is not remembered either, except a page that a checkpoint behind it waits for.
+  const PrefixCacheStats stats = simulation.cache().stats();
+  const int64_t checkpoints = stats.checkpoints + (stats.host_bytes + stats.disk_bytes) / simulation.state_bytes();
+  const int64_t pages = (stats.host_bytes + stats.disk_bytes) / simulation.page_bytes();
+  RC_ASSERT(stats.known_pages <= pages + 7 * checkpoints);
 }
 
 void check_random_operations(const Budgets& budgets) {
