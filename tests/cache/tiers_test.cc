@@ -137,7 +137,7 @@ void random_operations(const Budgets& budgets) {
   RC_ASSERT(simulation.open(budgets.options).has_value());
   std::vector<Held> held;
   std::set<std::vector<int32_t>> checkpointed;  // every prefix a checkpoint was ever taken of
-  const int steps = *rc::gen::inRange(1, 40);
+  const int steps = *rc::gen::inRange(1, kSanitized ? 15 : 40);
   for (int i = 0; i < steps; ++i) {
     const int what = *rc::gen::inRange(0, 12);
     if (what < 6) {
