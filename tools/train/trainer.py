@@ -26,7 +26,7 @@ import stages
 import validate
 from config import load_spec
 from dataset_classes import class_names
-from export import export
+from export import export, import_tensors, read_safetensors
 from feed import Feed
 from model import Model
 from optim import Optimizer
@@ -76,6 +76,10 @@ class Trainer:
     # ---- schedule -----------------------------------------------------------------------------------------------
 
     @property
+    def tune(self) -> bool:
+        return self.args.init is not None
+
+    @property
     def share(self) -> float:
         return (time.time() - self.started) / (self.args.minutes * 60)
 
@@ -85,7 +89,7 @@ class Trainer:
         return max(1, self.args.tokens // length), length
 
     def plan(self, step: int):
-        phase = schedule.phase_at(self.share)
+        phase = schedule.phase_at(self.share, self.tune)
         return (*self.shape(phase, step), phase.weights)
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
@@ -93,6 +97,8 @@ class Trainer:
     def _load(self) -> None:
         path = self.out / "checkpoint.pt"
         if not path.exists():
+            if self.args.init:
+                import_tensors(self.model, read_safetensors(self.args.init))
             return
         s = torch.load(path, map_location=self.device, weights_only=True)
         self.model.load_state(s["model"])
@@ -194,11 +200,11 @@ class Trainer:
     def run(self) -> None:
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stop", True))
         saved = evaluated = time.time()
-        previous = schedule.phase_at(self.share)
+        previous = schedule.phase_at(self.share, self.tune)
         fence: list = []
         while not self.stop and self.share < 1 and self.step < self.args.max_steps:
             share = self.share
-            phase = schedule.phase_at(share)
+            phase = schedule.phase_at(share, self.tune)
             if phase is not previous:
                 self.evaluate(previous, previous.length)
                 self.save()
@@ -207,7 +213,7 @@ class Trainer:
                     torch.cuda.empty_cache()
                 self._reset_stats()
             ids, weight, class_id = self.feed.get()
-            rate = schedule.learning_rate(share, self.step, self.drafter_step)
+            rate = schedule.learning_rate(share, self.step, self.drafter_step, self.tune)
             if phase.drafter:
                 self.draft_step(ids, rate)
                 self.drafter_step += 1
@@ -226,7 +232,7 @@ class Trainer:
             if self.step % LOG_EVERY == 0 or self.args.max_steps < 50:
                 self.log(phase, rate, ids.shape[1] - 1)
             now = time.time()
-            if now - evaluated > EVAL_SECONDS:
+            if now - evaluated > EVAL_SECONDS and not self.tune:
                 self.evaluate(phase, phase.length)
                 evaluated = time.time()
                 self._reset_stats()
@@ -255,6 +261,7 @@ def arguments(argv=None):
     a.add_argument("--model", type=Path, required=True, help="directory with config.json and tokenizer.json")
     a.add_argument("--data", required=True, help="directory written by pack.py")
     a.add_argument("--out", required=True)
+    a.add_argument("--init", type=Path, help="model.safetensors to go on from: a short run of selection alone (schedule.TUNE_PHASES)")
     a.add_argument("--minutes", type=float, default=16, help="wall-clock budget of the whole run, compilation included")
     a.add_argument("--tokens", type=int, default=32768, help="tokens per step")
     a.add_argument("--max-length", type=int, default=8192, help="cap on sequence lengths (multiple of 128)")
