@@ -20,7 +20,7 @@ namespace onelane::cpu::HWY_NAMESPACE {
 
 inline constexpr int kHeads = 4;      // share every load of an entry
 inline constexpr int kEntries = 4;    // scored at a time
-inline constexpr int kSumChunk = 16;  // entries summed before the rescaled sum is added to the total
+inline constexpr int kSumChunk = 16;  // entries summed in registers before the sum is added to that of their block
 static_assert(kAttendBlock % kSumChunk == 0);
 
 // What four heads make of a list of `count` entries, in scratch of weight_doubles(count) doubles.
@@ -160,12 +160,15 @@ HWY_NOINLINE hn::Vec<DH> ExactOutputs(const Values& values, const HeadWeights& w
   for (VD& sum : acc) sum = hn::Zero(d);
   const float* p = weights.p + h * weights.stride;
   const double* rescale = weights.rescale + h * weights.blocks;
-  for (int t = 0; t < weights.count; t += kChains) {
-    for (int i = 0; i < std::min(kChains, weights.count - t); ++i) {
-      const VD weight = hn::Set(d, static_cast<double>(p[t + i]) * rescale[t / kAttendBlock]);
-      acc[i] = hn::MulAdd(weight, LoadWide(values.at(t + i) + at), acc[i]);
-    }
+  const auto add = [&](int t, int chain) HWY_ATTR {
+    const VD weight = hn::Set(d, static_cast<double>(p[t]) * rescale[t / kAttendBlock]);
+    acc[chain] = hn::MulAdd(weight, LoadWide(values.at(t) + at), acc[chain]);
+  };
+  int t = 0;
+  for (; t + kChains <= weights.count; t += kChains) {
+    for (int i = 0; i < kChains; ++i) add(t + i, i);
   }
+  for (int i = 0; t + i < weights.count; ++i) add(t + i, i);
   const VD sum = hn::Add(hn::Add(acc[0], acc[1]), hn::Add(acc[2], acc[3]));
   return RoundBf16(dh, hn::DemoteTo(dh, hn::Div(sum, hn::Set(d, weights.denominator[h]))));
 }
@@ -177,15 +180,17 @@ HWY_INLINE void Accumulate(const Values& values, const HeadWeights& weights, int
   const DF d;
   constexpr int kRegisters = HWY_TARGET == HWY_AVX3 ? 4 : 2;
   constexpr int kVectors = std::min(kRegisters, kChannels / N);
+  alignas(64) float block_sums[kHeads * kVectors * N];
   for (int i = 0; i < kChannels; i += kVectors * N) {
     for (int begin = 0; begin < weights.count; begin += kSumChunk) {
+      const int end = std::min(begin + kSumChunk, weights.count);
       VF acc[kHeads][kVectors];
       VF magnitude[kVectors];
       for (int v = 0; v < kVectors; ++v) {
         magnitude[v] = hn::Zero(d);
         for (int h = 0; h < kHeads; ++h) acc[h][v] = hn::Zero(d);
       }
-      for (int t = begin; t < std::min(begin + kSumChunk, weights.count); ++t) {
+      for (int t = begin; t < end; ++t) {
         const auto* value = values.at(t) + at + i;
         VF x[kVectors];
         const VF most = hn::Set(d, weights.most[t]);
@@ -198,17 +203,21 @@ HWY_INLINE void Accumulate(const Values& values, const HeadWeights& weights, int
           for (int v = 0; v < kVectors; ++v) acc[h][v] = hn::MulAdd(p, x[v], acc[h][v]);
         }
       }
-      const bool first = begin == 0;
-      for (int v = 0; v < kVectors; ++v) {
-        float* total = magnitudes + i + v * N;
-        hn::StoreU(first ? magnitude[v] : hn::Add(hn::LoadU(d, total), magnitude[v]), d, total);
-      }
+      const auto add_to = [&](float* total, VF v, bool first)
+                              HWY_ATTR { hn::StoreU(first ? v : hn::Add(hn::LoadU(d, total), v), d, total); };
+      for (int v = 0; v < kVectors; ++v) add_to(magnitudes + i + v * N, magnitude[v], begin == 0);
       for (int h = 0; h < kHeads; ++h) {
-        const VF factor = hn::Set(d, static_cast<float>(weights.rescale[h * weights.blocks + begin / kAttendBlock]));
         for (int v = 0; v < kVectors; ++v) {
-          float* total = sums + h * kChannels + i + v * N;
-          const VF before = first ? hn::Zero(d) : hn::LoadU(d, total);
-          hn::StoreU(hn::MulAdd(acc[h][v], factor, before), d, total);
+          add_to(block_sums + (h * kVectors + v) * N, acc[h][v], begin % kAttendBlock == 0);
+        }
+      }
+      if (end % kAttendBlock != 0 && end != weights.count) continue;
+      const int block = begin / kAttendBlock;
+      for (int h = 0; h < kHeads; ++h) {
+        const VF factor = hn::Set(d, static_cast<float>(weights.rescale[h * weights.blocks + block]));
+        for (int v = 0; v < kVectors; ++v) {
+          const VF sum = hn::LoadU(d, block_sums + (h * kVectors + v) * N);
+          add_to(sums + h * kChannels + i + v * N, hn::Mul(sum, factor), block == 0);
         }
       }
     }
@@ -218,9 +227,9 @@ HWY_INLINE void Accumulate(const Values& values, const HeadWeights& weights, int
 // out [kHeads, kChannels] = the heads' outputs from channel `at` on: floats that hold bf16, before RoPE.
 //
 // A product p * value is exact up to underflow. Relative to a sum of magnitudes, a chunk's chain is off by kSumChunk
-// halves of a last place (one less, the first product being exact), the factor of its block by one, the chain of the
-// chunks by one each, and the quotient by three: the sum with its bound, the inverse, the product. 5 % stand for the
-// roundings of the bound itself, the constant for underflows.
+// halves of a last place less one, the chunks of a block by one each less one, the factor and the product with it by
+// two, the chain of the blocks by one each, and the quotient by three: the sum with its bound, the inverse, the
+// product. 1 % stands for the roundings of the bound itself, the constant for underflows.
 template <class Values>
 inline HWY_ATTR void Outputs(const Values& values, const HeadWeights& weights, int at, float* out) {
   const DF d;
@@ -228,8 +237,8 @@ inline HWY_ATTR void Outputs(const Values& values, const HeadWeights& weights, i
   alignas(64) float sums[kHeads * kChannels];
   alignas(64) float magnitudes[kChannels];
   Accumulate(values, weights, at, sums, magnitudes);
-  const int chunks = (weights.count + kSumChunk - 1) / kSumChunk;
-  const VF factor = hn::Set(d, 1.05f * 0x1p-24f * static_cast<float>(kSumChunk + chunks + 4));
+  constexpr int kChunks = kAttendBlock / kSumChunk;
+  const VF factor = hn::Set(d, 1.01f * 0x1p-24f * static_cast<float>(kSumChunk + kChunks + weights.blocks + 3));
   for (int h = 0; h < kHeads; ++h) {
     // Outside this range its inverse is no float with a small relative error: a NaN leaves everything to the exact sum.
     const double denominator = weights.denominator[h];

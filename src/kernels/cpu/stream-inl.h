@@ -41,9 +41,10 @@ inline bool Streams(const Matrix& w) {
 // Floats a product needs as scratch.
 inline size_t StreamValues(int width) { return 3 * static_cast<size_t>(width); }
 
-// Relative to the sum of the magnitudes, a sum of `steps` additions in every lane, then of the lanes and a few vectors
-// of them, is off by at most this; 5 % for the roundings of the bound itself.
-inline float StreamError(int steps) { return 1.05f * 0x1p-24f * static_cast<float>(steps + 7); }
+// Relative to the sum of the magnitudes: `steps` additions in every lane but the first, whose product is exact; up to
+// four vectors added up in two, their lanes in four; the end of the range that is rounded in the end. 1 % stands for
+// the roundings of the bound itself.
+inline float StreamError(int steps) { return 1.01f * 0x1p-24f * static_cast<float>(steps + 6); }
 
 HWY_INLINE VF LoadNarrow(const float* p) { return hn::LoadU(DF(), p); }
 HWY_INLINE VF LoadNarrow(const double* p) {
