@@ -1,182 +1,163 @@
 // Sparse attention with a sink over the window and the compressed entries (spec/model.md 3.1, 6.4), and the ring
 // commit.
 //
-// A group of rows first gathers every record that any of them attends to and decodes it once; each row then holds a
-// list of places among those, in the order of its sums. So a row's bits do not depend on where its records came from.
+// A row holds a list of records, in the order of its sums; where a record came from is settled when it is decoded, so a
+// row's bits do not depend on that. Scores and denominators are sums in double. The weighted sums of the values are
+// rounded to bf16 at once, so they run in float with a bound on their error, and in double only where a rounding
+// boundary lies within the bound.
+//
+// With fewer rows than threads a row is shared, by entries for the scores and by channels for the outputs. Each thread
+// widens and decodes what it needs: to fetch it from the other's cache would take longer. With more rows a group of
+// them decodes every record that any of them attends to once, and each row is one thread's. Either way a score is one
+// chain over the channels and an output one over the entries.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attend.cc"
 #include "kernels/cpu/targets.h"
 //
 #include <hwy/foreach_target.h>
 
+#include "kernels/cpu/attend-inl.h"
 #include "kernels/cpu/gather.h"
-#include "kernels/cpu/linear-inl.h"
-#include "kernels/cpu/records-inl.h"
 #include "kernels/cpu/stages.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onelane::cpu::HWY_NAMESPACE {
 namespace {
 
-enum : size_t { kValueSlot = kGatherSlots, kHeadSlot };
+enum : size_t { kValueSlot = kGatherSlots, kQuerySlot, kWeightSlot };
 
-// Heads of a work item share every load of a record: four, or two where four would leave threads without work.
-constexpr int kMostHeads = 4;
-constexpr int kAccumulators = HWY_TARGET == HWY_AVX3 ? 16 : 8;  // vectors of output in registers
-
-// Largest of the scores [begin, begin + kAttendBlock), of which `count` in all exist; the padding behind them is -inf.
-float BlockMax(const float* scores, int begin, int count) {
-  const DF d;
-  VF most = hn::LoadU(d, scores + begin);
-  for (int t = begin + N; t < std::min(begin + kAttendBlock, padded(count)); t += N) {
-    most = hn::Max(most, hn::LoadU(d, scores + t));
-  }
-  return hn::GetLane(hn::MaxOfLanes(d, most));
-}
-
-// Scores of kHeads heads against the row's entries, then their weights: p [kHeads, stride], rounded to bf16 against the
-// running maximum and brought to the final one, and the denominators. `scores`: scratch [kHeads, stride].
-template <int kHeads>
-void Weigh(const AttendArgs& args, const double* const* q, int head, const bf16* values, const int32_t* list, int count,
-           int stride, float* scores, double* p, double* denominator) {
-  const DD d;
-  const DH dh;
-  const double scale = 1.0 / std::sqrt(static_cast<double>(kHeadDim));
-  for (int t = 0; t < count; t += kOutputs) {
-    Bf16Rows entries;
-    for (int c = 0; c < kOutputs; ++c) entries.row[c] = values + offset(list[std::min(t + c, count - 1)], kHeadDim);
-    alignas(64) double sums[kHeads * kOutputs];
-    if constexpr (kTileRows >= kHeads || kHeads == 2) {
-      Tile<kHeads>(entries, kHeadDim, q, sums);
-    } else {
-      Tile<2>(entries, kHeadDim, q, sums);
-      Tile<2>(entries, kHeadDim, q + 2, sums + 2 * kOutputs);
-    }
-    for (double& sum : sums) sum *= scale;
-    for (int h = 0; h < kHeads; ++h) hn::StoreU(Narrow4(sums + h * kOutputs), D4(), scores + h * stride + t);
-  }
-  for (int h = 0; h < kHeads; ++h) {
-    float* row = scores + h * stride;
-    for (int t = count; t < padded(count); ++t) row[t] = -std::numeric_limits<float>::infinity();
-    float max = -std::numeric_limits<float>::infinity();
-    for (int begin = 0; begin < count; begin += kAttendBlock) max = std::max(max, BlockMax(row, begin, count));
-    float running = -std::numeric_limits<float>::infinity();
-    VD total = hn::Zero(d);
-    for (int begin = 0; begin < count; begin += kAttendBlock) {
-      running = std::max(running, BlockMax(row, begin, count));
-      const VD vrunning = hn::Set(d, running);
-      const VD rescale = hn::Set(d, running == max ? 1.0 : std::exp(static_cast<double>(running) - max));
-      for (int t = begin; t < std::min(begin + kAttendBlock, padded(count)); t += L) {
-        const VD e = Exp(hn::Sub(WidenFloats(row + t), vrunning));
-        total = hn::MulAdd(e, rescale, total);
-        const VD rounded = hn::PromoteTo(d, RoundBf16(dh, hn::DemoteTo(dh, e)));
-        hn::StoreU(hn::Mul(rounded, rescale), d, p + h * stride + t);
-      }
-    }
-    const double sink = args.sink[std::min(head + h, args.heads - 1)];
-    denominator[h] = Sum(total) + std::exp(sink - max);
+// Output channels [at, at + kChannels) of the group of heads that begins at `head`.
+template <class Values>
+void AttendChannels(const AttendArgs& args, int row, int head, const Values& values, const HeadWeights& weights, int at,
+                    const RopeAngles& angles) {
+  alignas(64) float out[kHeads * kChannels];
+  Outputs(values, weights, at, out);
+  bf16* to = args.out + offset(row, int64_t{args.heads} * kHeadDim);
+  for (int h = 0; h < std::min(kHeads, args.heads - head); ++h) {
+    float* channels = out + h * kChannels;
+    if (at + kChannels == kHeadDim) RopeRow(channels, kChannels, angles, /*inverse=*/true);
+    NarrowRow(channels, kChannels, to + offset(head + h, kHeadDim) + at);
   }
 }
 
-// out[h] [512] = sum_t p[h][t] * value[t], t ascending.
-template <int kHeads>
-void Accumulate(const bf16* values, const int32_t* list, int count, const double* p, int stride, double* out) {
-  const DD d;
-  constexpr int kVectors = kAccumulators / kHeads;
-  for (int at = 0; at < kHeadDim; at += kVectors * L) {
-    VD acc[kHeads][kVectors];
-    for (int h = 0; h < kHeads; ++h) {
-      for (int v = 0; v < kVectors; ++v) acc[h][v] = hn::Zero(d);
-    }
-    for (int t = 0; t < count; ++t) {
-      const bf16* value = values + offset(list[t], kHeadDim) + at;
-      VD x[kVectors];
-      for (int v = 0; v < kVectors; ++v) x[v] = WidenBf16(value + v * L);
-      for (int h = 0; h < kHeads; ++h) {
-        const VD weight = hn::Set(d, p[h * stride + t]);
-        for (int v = 0; v < kVectors; ++v) acc[h][v] = hn::MulAdd(weight, x[v], acc[h][v]);
-      }
-    }
-    for (int h = 0; h < kHeads; ++h) {
-      for (int v = 0; v < kVectors; ++v) hn::StoreU(acc[h][v], d, out + h * kHeadDim + at + v * L);
-    }
-  }
-}
-
-// Scratch of AttendHeads: kHeads queries, later sums, and weights; scores take half of what the weights do.
-constexpr int scratch_values(int heads, int stride) { return heads * (kHeadDim + stride + stride / 2); }
-
-template <int kHeads>
-void AttendHeads(const AttendArgs& args, int row, int head, const bf16* values, const int32_t* list, int count,
-                 const RopeAngles& angles, double* scratch) {
-  const DD d;
-  const DH dh;
-  const int stride = padded(count);
-  double* q_data = scratch;  // [kHeads, 512]; later the sums
-  double* p = q_data + kHeads * kHeadDim;
-  auto* scores = reinterpret_cast<float*>(p + kHeads * stride);
-  const double* q[kHeads];
+// The queries of a group of heads as doubles. Past the last head its query is repeated; the result is not stored.
+void WidenQueries(const AttendArgs& args, int row, int head, double* q) {
   const bf16* source = args.q + offset(row, int64_t{args.heads} * kHeadDim);
   for (int h = 0; h < kHeads; ++h) {
-    // Past the last head its query is repeated; the result is not stored.
-    WidenRow(source + offset(std::min(head + h, args.heads - 1), kHeadDim), kHeadDim, q_data + h * kHeadDim);
-    q[h] = q_data + h * kHeadDim;
-  }
-  double denominator[kHeads];
-  Weigh<kHeads>(args, q, head, values, list, count, stride, scores, p, denominator);
-  Accumulate<kHeads>(values, list, count, p, stride, q_data);
-  for (int h = 0; h < std::min(kHeads, args.heads - head); ++h) {
-    const double* sums = q_data + h * kHeadDim;
-    const VD total = hn::Set(d, denominator[h]);
-    alignas(64) float out[kHeadDim];
-    for (int i = 0; i < kHeadDim; i += L) {
-      hn::StoreU(RoundBf16(dh, hn::DemoteTo(dh, hn::Div(hn::LoadU(d, sums + i), total))), dh, out + i);
-    }
-    RopeRow(out, kHeadDim, angles, /*inverse=*/true);
-    NarrowRow(out, kHeadDim, args.out + offset(row, int64_t{args.heads} * kHeadDim) + offset(head + h, kHeadDim));
+    WidenRow(source + offset(std::min(head + h, args.heads - 1), kHeadDim), kHeadDim, q + h * kHeadDim);
   }
 }
 
-// Rows [first, first + count), kHeads heads at a time.
-template <int kHeads>
-void AttendRows(Context& context, const AttendArgs& args, const Gathered& gathered, const bf16* values,
-                const RopeAngles* angles, int first, int count) {
-  const int head_groups = (args.heads + kHeads - 1) / kHeads;
-  const auto per_thread = static_cast<size_t>(scratch_values(kHeads, padded(gathered.longest)));
-  double* scratch = context.scratch<double>(kHeadSlot, per_thread * static_cast<size_t>(context.threads()));
-  const int64_t work = int64_t{gathered.listed} * args.heads * 2 * kHeadDim;
-  context.parallel(int64_t{count} * head_groups, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
+// Row after row, each by all threads.
+void ShareRow(Context& context, const StepRows& rows, const AttendArgs& args, int row, const RopeAngles& angles) {
+  const Gathered gathered = gather_entries(context, rows, args, row, 1);
+  const RowList list = gathered.list[0];
+  const int32_t* places = gathered.places + list.begin;
+  const int groups = (args.heads + kHeads - 1) / kHeads;
+  // Per thread: a few whole records, or some channels of all.
+  const size_t values = offset(std::max(list.count, kEntries * kHeadDim / kChannels), kChannels);
+  float* decoded = context.scratch<float>(kValueSlot, values * static_cast<size_t>(context.threads()));
+  const size_t queries = offset(groups, kHeads * kHeadDim);
+  double* q_spaces = context.scratch<double>(kQuerySlot, queries * static_cast<size_t>(context.threads()));
+  const auto weights = static_cast<size_t>(weight_doubles(list.count));
+  double* spaces = context.scratch<double>(kWeightSlot, weights * static_cast<size_t>(groups));
+  const auto weights_of = [&](int64_t group) {
+    return HeadWeights(list.count, spaces + weights * static_cast<size_t>(group));
+  };
+
+  const int64_t dots = int64_t{list.count} * groups * kHeads * kHeadDim;
+  context.parallel(list.count, kEntries, dots, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
+    float* space = decoded + values * static_cast<size_t>(share);
+    double* q = q_spaces + queries * static_cast<size_t>(share);
+    for (int group = 0; group < groups; ++group) WidenQueries(args, row, group * kHeads, q + group * kHeads * kHeadDim);
+    for (int64_t t = begin; t < end; t += kEntries) {
+      const float* entries[kEntries];
+      for (int e = 0; e < kEntries; ++e) {
+        const int entry = static_cast<int>(std::min(t + e, end - 1) - t);
+        entries[e] = space + entry * kHeadDim;
+        if (entry != e) continue;
+        const RecordAddress& record = gathered.record[places[t + e]];
+        DecodeRecord(record.format, record.data, record.scales, space + e * kHeadDim);
+      }
+      for (int64_t group = 0; group < groups; ++group) {
+        Scores(entries, q + group * kHeads * kHeadDim, static_cast<int>(t), weights_of(group));
+      }
+    }
+  });
+  context.parallel(groups, 1, dots / kHeadDim * 20, [&](int, int64_t begin, int64_t end) HWY_ATTR {
+    for (int64_t group = begin; group < end; ++group) {
+      Weigh(args.sink, args.heads, static_cast<int>(group) * kHeads, weights_of(group));
+    }
+  });
+  context.parallel(kHeadDim / kChannels, 1, dots, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
+    float* space = decoded + values * static_cast<size_t>(share);
+    for (int64_t part = begin; part < end; ++part) {
+      const int at = static_cast<int>(part) * kChannels;
+      for (int t = 0; t < list.count; ++t) {
+        const RecordAddress& record = gathered.record[places[t]];
+        DecodeChannels(record.format, record.data, record.scales, at, space + offset(t, kChannels));
+      }
+      for (int group = 0; group < groups; ++group) {
+        AttendChannels(args, row, group * kHeads, DecodedPart{space, at}, weights_of(group), at, angles);
+      }
+    }
+  });
+}
+
+// Rows [first, first + count), each by one thread.
+void ShareRows(Context& context, const StepRows& rows, const AttendArgs& args, int first, int count,
+               const RopeAngles* angles) {
+  const Gathered gathered = gather_entries(context, rows, args, first, count);
+  bf16* values = context.scratch<bf16>(kValueSlot, offset(gathered.records, kHeadDim));
+  context.parallel(gathered.records, 1, int64_t{gathered.records} * 600, [&](int, int64_t begin, int64_t end) HWY_ATTR {
     for (int64_t i = begin; i < end; ++i) {
-      const int row = static_cast<int>(i) / head_groups;
+      const RecordAddress& record = gathered.record[i];
+      DecodeRecord(record.format, record.data, record.scales, values + offset(i, kHeadDim));
+    }
+  });
+  const int groups = (args.heads + kHeads - 1) / kHeads;
+  // Per thread: the queries of a group, entries as floats, weights.
+  constexpr int kQueries = kHeads * kHeadDim;
+  constexpr int kPanel = kEntries * kHeadDim / 2;
+  const auto space = static_cast<size_t>(kQueries + kPanel + weight_doubles(gathered.longest));
+  double* spaces = context.scratch<double>(kWeightSlot, space * static_cast<size_t>(context.threads()));
+  const int64_t work = int64_t{gathered.listed} * args.heads * 2 * kHeadDim;
+  context.parallel(int64_t{count} * groups, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
+    double* q = spaces + space * static_cast<size_t>(share);
+    auto* panel = reinterpret_cast<float*>(q + kQueries);
+    for (int64_t i = begin; i < end; ++i) {
+      const int row = static_cast<int>(i / groups);
+      const int head = static_cast<int>(i % groups) * kHeads;
       const RowList& list = gathered.list[row];
-      AttendHeads<kHeads>(args, first + row, static_cast<int>(i) % head_groups * kHeads, values,
-                          gathered.places + list.begin, list.count, angles[first + row],
-                          scratch + per_thread * static_cast<size_t>(share));
+      const ListedRow entries{values, gathered.places + list.begin};
+      const HeadWeights weights(list.count, q + kQueries + kPanel);
+      WidenQueries(args, first + row, head, q);
+      for (int t = 0; t < list.count; t += kEntries) {
+        const float* widened[kEntries];
+        for (int e = 0; e < kEntries; ++e) {
+          WidenRow(entries.at(std::min(t + e, list.count - 1)), kHeadDim, panel + e * kHeadDim);
+          widened[e] = panel + e * kHeadDim;
+        }
+        Scores(widened, q, t, weights);
+      }
+      Weigh(args.sink, args.heads, head, weights);
+      for (int at = 0; at < kHeadDim; at += kChannels) {
+        AttendChannels(args, first + row, head, entries, weights, at, angles[first + row]);
+      }
     }
   });
 }
 
 void Attend(Context& context, const StepRows& rows, const AttendArgs& args) {
   const RopeAngles* angles = context.row_angles(*args.rope, rows);
+  if (rows.count == 1 || rows.count < context.threads()) {
+    for (int row = 0; row < rows.count; ++row) ShareRow(context, rows, args, row, angles[row]);
+    return;
+  }
   for (int first = 0; first < rows.count; first += kGatheredRows) {
-    const int count = std::min(kGatheredRows, rows.count - first);
-    const Gathered gathered = gather_entries(context, rows, args, first, count);
-    bf16* values = context.scratch<bf16>(kValueSlot, offset(gathered.records, kHeadDim));
-    context.parallel(gathered.records, 1, int64_t{gathered.records} * 600,
-                     [&](int, int64_t begin, int64_t end) HWY_ATTR {
-                       for (int64_t i = begin; i < end; ++i) {
-                         const RecordAddress& record = gathered.record[i];
-                         DecodeRecord(record.format, record.data, record.scales, values + offset(i, kHeadDim));
-                       }
-                     });
-    if (count * ((args.heads + kMostHeads - 1) / kMostHeads) >= context.threads()) {
-      AttendRows<kMostHeads>(context, args, gathered, values, angles, first, count);
-    } else {
-      AttendRows<2>(context, args, gathered, values, angles, first, count);
-    }
+    ShareRows(context, rows, args, first, std::min(kGatheredRows, rows.count - first), angles);
   }
 }
-
 }  // namespace
 }  // namespace onelane::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -61,7 +61,7 @@ class Context {
   RopeAngles angles(const RopeFrequencies& table, int position) { return cached(table_entry(table), position); }
 
  private:
-  static constexpr int64_t kWorthATeam = 60'000;  // about 4 us of one core
+  static constexpr int64_t kWorthATeam = 25'000;  // about 2 us of one core
   static constexpr size_t kCachedPositions = 2048;
 
   struct CachedTable {

@@ -1,19 +1,16 @@
 // The product of activation rows with a weight matrix in its stored form, y = x * W^T.
 //
-// A tile is R rows by 4 outputs in registers. Weights are expanded in registers, once per tile: e4m3 through the half
-// float format, e2m1 by a byte table; the scale of a block is a power of two, so the expanded value is exact and its
-// product with the activation enters one fused multiply-add. From 8 rows on, 4 weight rows are expanded into a panel
-// first and all tiles read that.
+// Every product is as if summed exactly and then rounded. Where the result stays a float (bf16 weights), sums run in
+// double. Where it is rounded to bf16 (quantised weights), sums run in float with a bound on their error: only when a
+// bf16 rounding boundary lies within the bound of a sum, some times in a hundred, is it taken again in double.
 //
-// Every product is as if summed exactly and then rounded. Where the result stays a float, sums run in double. Where it
-// is rounded to bf16 (quantised weights and activations), sums run in float, twice as many lanes at once, with a bound
-// on their error: only when a bf16 rounding boundary lies within the bound of a sum, about one time in a hundred, is it
-// taken again in double.
-#include "kernels/cpu/tables.h"
+// Few rows of quantised weights take the way of stream-inl.h, row by row. Otherwise a tile is R rows by 4 outputs in
+// registers. Weights are expanded in registers, once per tile (weights-inl.h); from 8 rows on, 4 weight rows are
+// expanded into a panel first and all tiles read that.
 #include "kernels/cpu/targets.h"
 //
-#include "kernels/cpu/records-inl.h"
-#include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/activations-inl.h"
+#include "kernels/cpu/stream-inl.h"
 
 #if defined(ONELANE_CPU_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONELANE_CPU_LINEAR_INL_H_
@@ -25,137 +22,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace onelane::cpu::HWY_NAMESPACE {
 
-using VH = hn::Vec<DH>;
-inline constexpr int kOutputs = 4;  // of a tile
-inline constexpr int kWeightBlock = 32;
 // Rows of the largest tile: R * 4 accumulators, 4 weights and an activation must fit the registers.
 inline constexpr int kTileRows = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 ? 2 : 6;
 inline constexpr int kPanelRows = 8;
 
-// -- four weight rows, L values at a time
-// ------------------------------------------------------------------------------
-
-struct Fp8Rows {
-  static constexpr int kStep = kWeightBlock;
-  const uint8_t* row[kOutputs];
-  const uint8_t* scale;  // shared: an aligned group of 4 outputs lies in one scale tile
-  int block_shift;
-
-  HWY_INLINE Fp8Rows(const Matrix& w, const int* outputs) {
-    const auto* data = reinterpret_cast<const uint8_t*>(w.data);
-    for (int c = 0; c < kOutputs; ++c) row[c] = data + offset(outputs[c], w.in);
-    block_shift = w.block == 32 ? 5 : 7;  // a division per tile would cost as much as half of a short row
-    scale = w.scale + offset(outputs[0] >> block_shift, (w.in + w.block - 1) >> block_shift);
-  }
-  template <class D>
-  HWY_INLINE void Scales(D d, int k, hn::Vec<D>* scales) const {
-    scales[0] = hn::Set(d, kFp8WeightScale[scale[k >> block_shift]]);
-    for (int c = 1; c < kOutputs; ++c) scales[c] = scales[0];
-  }
-  template <class D>
-  HWY_INLINE hn::Vec<D> Load(D d, int c, int k, hn::Vec<D> scaled) const {
-    return hn::Mul(LoadE4m3(d, row[c] + k), scaled);
-  }
-};
-
-struct Fp4Rows {
-  static constexpr int kStep = kWeightBlock;
-  const uint8_t* row[kOutputs];
-  const uint8_t* scale[kOutputs];
-
-  HWY_INLINE Fp4Rows(const Matrix& w, const int* outputs) {
-    const auto* data = reinterpret_cast<const uint8_t*>(w.data);
-    for (int c = 0; c < kOutputs; ++c) {
-      row[c] = data + offset(outputs[c], w.in / 2);
-      scale[c] = w.scale + offset(outputs[c], w.in / kWeightBlock);
-    }
-  }
-  template <class D>
-  HWY_INLINE void Scales(D d, int k, hn::Vec<D>* scales) const {
-    for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Set(d, kFp4WeightScale[scale[c][k / kWeightBlock]]);
-  }
-  template <class D>
-  HWY_INLINE hn::Vec<D> Load(D d, int c, int k, hn::Vec<D> scaled) const {
-    return hn::Mul(LoadE2m1(d, row[c] + k / 2), scaled);
-  }
-};
-
-struct Bf16Rows {
-  static constexpr int kStep = L;
-  const bf16* row[kOutputs];
-
-  Bf16Rows() = default;
-  HWY_INLINE Bf16Rows(const Matrix& w, const int* outputs) {
-    const auto* data = reinterpret_cast<const bf16*>(w.data);
-    for (int c = 0; c < kOutputs; ++c) row[c] = data + offset(outputs[c], w.in);
-  }
-  HWY_INLINE void Scales(DH, int, VH*) const {}
-  HWY_INLINE VH Load(DH d, int c, int k, VH) const { return LoadBf16(d, row[c] + k); }
-  HWY_INLINE VD LoadTail(int c, int k, int count) const {
-    alignas(64) bf16 values[L] = {};
-    for (int i = 0; i < count; ++i) values[i] = row[c][k + i];
-    return WidenBf16(values);
-  }
-};
-
-// Rows of floats or doubles: mixing weights and panels.
-template <class T>
-struct PlainRows {
-  static constexpr int kStep = L;
-  const T* row[kOutputs];
-
-  template <class D>
-  HWY_INLINE void Scales(D, int, hn::Vec<D>*) const {}
-  template <class D>
-  HWY_INLINE auto Load(D, int c, int k, hn::Vec<D>) const {
-    return hn::LoadU(hn::Rebind<T, D>(), row[c] + k);
-  }
-  HWY_INLINE VD LoadTail(int c, int k, int count) const {
-    alignas(64) T values[L] = {};
-    for (int i = 0; i < count; ++i) values[i] = row[c][k + i];
-    return LoadWide(values);
-  }
-};
-
-HWY_INLINE VD Widen(VH v) { return hn::PromoteTo(DD(), v); }
-HWY_INLINE VD Widen(VD v) { return v; }
-
-// -- activations
-// -------------------------------------------------------------------------------------------------------------
-
-// A row of activations as a product takes it. Quantised in blocks of `block`: floats, their norm behind the padded row
-// (half of `out` and one value more). Not quantised (`block` 0): doubles.
-inline HWY_ATTR void ActivationRow(const bf16* x, int width, int block, double* out) {
-  if (block == 0) return WidenRow(x, width, out);
-  auto* values = reinterpret_cast<float*>(out);
-  WidenRow(x, width, values);
-  for (int i = 0; i < width; i += block) QuantiseBlock(values + i, std::min(block, padded(width) - i));
-  values[padded(width)] = static_cast<float>(std::sqrt(SumSquares(values, width)));
-}
-
 // -- tiles
 // -------------------------------------------------------------------------------------------------------------
-
-// The four dot products of one row of floats with the weight rows, in double, rounded to float.
-template <class Rows>
-HWY_NOINLINE V4 ExactSums(const Rows& w, int width, const float* x) {
-  VD acc[kOutputs];
-  VH scales[kOutputs];
-  for (int c = 0; c < kOutputs; ++c) {
-    acc[c] = hn::Zero(DD());
-    scales[c] = hn::Zero(DH());
-  }
-  for (int k = 0; k < width; k += kWeightBlock) {
-    w.Scales(DH(), k, scales);
-    for (int i = k; i < k + kWeightBlock; i += L) {
-      const VD xv = WidenFloats(x + i);
-      for (int c = 0; c < kOutputs; ++c) acc[c] = hn::MulAdd(xv, Widen(w.Load(DH(), c, i, scales[c])), acc[c]);
-    }
-  }
-  alignas(64) double sums[kOutputs];
-  Sum4(acc[0], acc[1], acc[2], acc[3], sums);
-  return Narrow4(sums);
-}
 
 // sums[r] = the four dot products of row r with the weight rows: floats that round to the bf16 that the exact sums
 // round to. Rows are floats, as ActivationRow makes them.
@@ -192,13 +64,13 @@ HWY_INLINE void GuardedTile(const Rows& w, int width, const double* const* x, V4
   }
   // 5 % for the roundings of the bound itself.
   const float factor = 1.05f * 0x1p-24f * static_cast<float>(width / N + 4);
-  const V4 norms = hn::Sqrt(Sum4(squares[0], squares[1], squares[2], squares[3]));
+  // What is added stands for squares that underflow.
+  const V4 norms = hn::Sqrt(hn::Add(Sum4(squares[0], squares[1], squares[2], squares[3]),
+                                    hn::Set(d4, static_cast<float>(width) * 0x1p-120f)));
   for (int r = 0; r < R; ++r) {
     sums[r] = Sum4(acc[r][0], acc[r][1], acc[r][2], acc[r][3]);
     const V4 error = hn::Mul(norms, hn::Set(d4, factor * row[r][padded(width)]));
-    const auto low = hn::ShiftRight<16>(Bf16Bits(d4, hn::Sub(sums[r], error)));
-    const auto high = hn::ShiftRight<16>(Bf16Bits(d4, hn::Add(sums[r], error)));
-    if (!hn::AllTrue(hn::Rebind<uint32_t, D4>(), hn::Eq(low, high))) sums[r] = ExactSums(w, width, row[r]);
+    sums[r] = Settle(sums[r], error, [&](int c, float) HWY_ATTR { return ExactSum(w, c, width, row[r]); });
   }
 }
 
@@ -214,6 +86,11 @@ HWY_INLINE void Tile(const Rows& w, int width, const double* const* x, double* s
   for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Zero(DH());
   int k = 0;
   for (; k + Rows::kStep <= width; k += Rows::kStep) {
+    if constexpr (R == 1 && std::is_same_v<Rows, Bf16Rows>) {
+      if (k % 32 == 0) {  // a line of each row
+        for (int c = 0; c < kOutputs; ++c) hwy::Prefetch(w.row[c] + k + kStreamAhead / 2);
+      }
+    }
     w.Scales(DH(), k, scales);
     HWY_UNROLL(2)
     for (int i = k; i < k + Rows::kStep; i += L) {
@@ -337,6 +214,14 @@ HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* con
   const int block = rows < kPanelRows ? rows : std::max(kTileRows, 49152 / stride / kTileRows * kTileRows);
   for (int first = 0; first < rows; first += block) {
     const int count = std::min(block, rows - first);
+    if (!std::is_same_v<Rows, Bf16Rows> && count < kPanelRows && Streams(w)) {
+      using T = std::conditional_t<kGuarded, float, double>;
+      for (int row = first; row < first + count; ++row) {
+        Stream(w, begin, end, reinterpret_cast<const T*>(x[row]), reinterpret_cast<float*>(panel),
+               [&](int n, int valid, V4 sums) HWY_ATTR { store(row, n, valid, sums); });
+      }
+      continue;
+    }
     for (int n = begin; n < end; n += kOutputs) {
       const int valid = std::min(kOutputs, end - n);
       int outputs[kOutputs];
@@ -379,35 +264,6 @@ inline int64_t ProductWork(const Matrix& w, int rows) { return int64_t{w.out} * 
 
 // -- scratch of products
 // -----------------------------------------------------------------------------------------------
-
-// Activation rows in scratch and a pointer to each: doubles, or floats, see ActivationRow.
-struct Activations {
-  const double* const* row = nullptr;
-  double* data = nullptr;
-  int width = 0;
-};
-
-// Scratch slots that the products of every stage use; a stage's own slots begin at kStageSlot.
-enum : size_t { kPanelSlot, kRowSlot, kRowPointerSlot, kRow2Slot, kRow2PointerSlot, kStageSlot };
-
-inline Activations ActivationSpace(Context& context, int count, int width, size_t slot = kRowSlot) {
-  double* data = context.scratch<double>(slot, offset(count, padded(width)));
-  const double** pointers = context.scratch<const double*>(slot + 1, static_cast<size_t>(count));
-  for (int row = 0; row < count; ++row) pointers[row] = data + offset(row, padded(width));
-  return {pointers, data, width};
-}
-
-// Rows [count, width] of bf16 in the form that a product takes.
-inline HWY_ATTR Activations MakeActivations(Context& context, const bf16* x, int count, int width, int block,
-                                            size_t slot = kRowSlot) {
-  const Activations made = ActivationSpace(context, count, width, slot);
-  context.parallel(count, 1, int64_t{count} * width * 4, [&](int, int64_t begin, int64_t end) HWY_ATTR {
-    for (int64_t row = begin; row < end; ++row) {
-      ActivationRow(x + offset(row, width), width, block, made.data + offset(row, padded(width)));
-    }
-  });
-  return made;
-}
 
 // Panels for every thread, for matrices up to `width` wide.
 struct Panels {

@@ -1,4 +1,5 @@
-// Cached records to bf16, in registers (formats in numerics/records.h). Exact: a code times its scale fits a bf16.
+// Cached records to bf16 or float, in registers (formats in numerics/records.h). Exact: a code times its scale fits a
+// bf16.
 #include "kernels/cpu/targets.h"
 //
 #include "kernels/cpu/simd-inl.h"
@@ -41,39 +42,86 @@ HWY_INLINE hn::Vec<D> LoadE2m1(D d, const uint8_t* packed) {
   return hn::ConvertTo(d, hn::PromoteTo(di32, twice));
 }
 
+// N decoded values, as bf16 or as the floats that those are.
+HWY_INLINE void StoreDecoded(VF v, bf16* out) { StoreBf16(DF(), v, out); }
+HWY_INLINE void StoreDecoded(VF v, float* out) { hn::StoreU(v, DF(), out); }
+
 // `width` e4m3 codes with one e8m0 scale per `block`.
-inline HWY_ATTR void DecodeFp8(const uint8_t* codes, const uint8_t* scales, int width, int block, bf16* out) {
+template <class T>
+inline HWY_ATTR void DecodeFp8(const uint8_t* codes, const uint8_t* scales, int width, int block, T* out) {
   const DF d;
   for (int begin = 0; begin < width; begin += block) {
-    const VF scale = hn::Set(d, e8m0_to_float(scales[begin / block]));
+    const uint8_t code = scales[begin / block];
+    const VF scale = hn::Set(d, e8m0_to_float(code));
+    if (code > 24 && code < 240) {  // neither a factor nor a product comes near the ends of the range
+      const VF factor = hn::Mul(scale, hn::Set(d, 256.0f));
+      for (int i = begin; i < begin + block; i += N) StoreDecoded(hn::Mul(LoadE4m3(d, codes + i), factor), out + i);
+      continue;
+    }
     for (int i = begin; i < begin + block; i += N) {
-      // Not one factor 256 * scale: that overflows where the product with the code does not.
-      StoreBf16(d, hn::Mul(hn::Mul(LoadE4m3(d, codes + i), hn::Set(d, 256.0f)), scale), out + i);
+      StoreDecoded(RoundBf16(d, hn::Mul(hn::Mul(LoadE4m3(d, codes + i), hn::Set(d, 256.0f)), scale)), out + i);
     }
   }
 }
 
-// The 512 values of a key-value record.
-inline HWY_ATTR void DecodeRecord(RecordFormat format, const uint8_t* data, const uint8_t* scales, bf16* out) {
+// 32 e2m1 codes in two blocks with e4m3 scales.
+template <class T>
+HWY_INLINE void DecodeFp4(const uint8_t* packed, const uint8_t* scales, T* out) {
   const DF d;
+  const VF scale[2] = {hn::Set(d, e4m3_to_float(scales[0])), hn::Set(d, e4m3_to_float(scales[1]))};
+#if HWY_TARGET == HWY_AVX3
+  const DU du;
+  const hn::Repartition<uint8_t, DF> d8;
+  alignas(64) static constexpr float kValue[16] = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
+                                                   -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+  const VF table = hn::Load(d, kValue);
+  // Byte i / 2 into lane i; the instruction that looks up takes the lowest four bits only.
+  const auto lane = hn::Iota(du, 0);
+  const auto byte = hn::Or(hn::ShiftRight<1>(lane), hn::Set(du, 0x80808000u));
+  const auto shift = hn::ShiftLeft<2>(hn::And(lane, hn::Set(du, 1u)));
+  const auto bytes = hn::LoadDup128(d8, packed);
+  for (uint32_t half = 0; half < 2; ++half) {
+    const auto at = hn::BitCast(d8, hn::Add(byte, hn::Set(du, 8 * half)));
+    const auto codes = hn::Shr(hn::BitCast(du, hn::TableLookupBytesOr0(bytes, at)), shift);
+    const VF value = hn::TableLookupLanes(table, hn::Indices512<float>{codes.raw});
+    StoreDecoded(hn::Mul(value, scale[half]), out + 16 * half);
+  }
+#else
+  for (int i = 0; i < 32; i += N) {
+    const VF halved = hn::Mul(scale[i / 16], hn::Set(d, 0.5f));
+    StoreDecoded(hn::Mul(LoadE2m1(d, packed + i / 2), halved), out + i);
+  }
+#endif
+}
+
+inline constexpr int kChannels = 64;  // of a record decoded at a time: the rope part is one such
+static_assert(kHeadDim % kChannels == 0 && kRopeDim == kChannels);
+
+// Values [at, at + kChannels) of a key-value record, as bf16 or as floats.
+template <class T>
+HWY_INLINE void DecodeChannels(RecordFormat format, const uint8_t* data, const uint8_t* scales, int at, T* out) {
   switch (format) {
-    case RecordFormat::kV4Fp8:
-      DecodeFp8(data, scales, kHeadDim - kRopeDim, 64, out);
-      std::memcpy(out + kHeadDim - kRopeDim, data + kHeadDim - kRopeDim, kRopeDim * sizeof(bf16));
+    case RecordFormat::kV4Fp8: {
+      if (at + kChannels < kHeadDim) return DecodeFp8(data + at, scales + at / 64, kChannels, 64, out);
+      alignas(64) bf16 tail[kRopeDim];
+      std::memcpy(tail, data + at, sizeof(tail));
+      for (int i = 0; i < kRopeDim; i += N) StoreDecoded(LoadBf16(DF(), tail + i), out + i);
       return;
+    }
     case RecordFormat::kV41Fp8:
-      return DecodeFp8(data, scales, kHeadDim, 32, out);
+      return DecodeFp8(data + at, scales + at / 32, kChannels, 32, out);
     case RecordFormat::kV41Nvfp4:
-      for (int block = 0; block < kHeadDim / 16; ++block) {
-        const VF scale = hn::Set(d, e4m3_to_float(scales[block]) * 0.5f);
-        for (int i = 16 * block; i < 16 * (block + 1); i += N) {
-          StoreBf16(d, hn::Mul(LoadE2m1(d, data + i / 2), scale), out + i);
-        }
-      }
-      return;
+      DecodeFp4(data + at / 2, scales + at / 16, out);
+      return DecodeFp4(data + at / 2 + 16, scales + at / 16 + 2, out + 32);
     case RecordFormat::kIndexMxfp4:
       ONELANE_CHECK(false, "an index key is no key-value record");
   }
+}
+
+// The 512 values of a key-value record.
+template <class T>
+inline HWY_ATTR void DecodeRecord(RecordFormat format, const uint8_t* data, const uint8_t* scales, T* out) {
+  for (int at = 0; at < kHeadDim; at += kChannels) DecodeChannels(format, data, scales, at, out + at);
 }
 
 }  // namespace onelane::cpu::HWY_NAMESPACE

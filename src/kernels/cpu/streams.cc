@@ -92,7 +92,7 @@ void MixStreams(Context& context, const StepRows& rows, const MixArgs& args) {
     FinishMix(args, row, x.data + offset(row, padded(width)), products + offset(row, kMixes),
               collapsed + offset(share, padded(args.dim)));
   };
-  const int64_t work = int64_t{rows.count} * width * (kMixes + 8);
+  const int64_t work = int64_t{rows.count} * width * kMixes;
   if (rows.count == 1) {  // only the products can be shared
     widen(0);
     context.parallel(kMixes, kOutputs, work, [&](int, int64_t begin, int64_t end) HWY_ATTR {

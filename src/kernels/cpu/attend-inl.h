@@ -1,0 +1,271 @@
+// Attention of four heads over one row's list of entries: scores, their weights, the weighted sums of the values.
+//
+// Scores and denominators are sums in double: they go into an exponential, where an error in the last place of a float
+// would show. The weighted sums are rounded to bf16 at once; they run in float over chunks of entries, with a bound on
+// their error, and only outputs with a rounding boundary within the bound are taken again in double.
+#include "kernels/cpu/targets.h"
+//
+#include "kernels/cpu/records-inl.h"
+#include "kernels/cpu/simd-inl.h"
+
+#if defined(ONELANE_CPU_ATTEND_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONELANE_CPU_ATTEND_INL_H_
+#undef ONELANE_CPU_ATTEND_INL_H_
+#else
+#define ONELANE_CPU_ATTEND_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onelane::cpu::HWY_NAMESPACE {
+
+inline constexpr int kHeads = 4;      // share every load of an entry
+inline constexpr int kEntries = 4;    // scored at a time
+inline constexpr int kSumChunk = 16;  // entries summed in registers before the sum is added to that of their block
+static_assert(kAttendBlock % kSumChunk == 0);
+
+// What four heads make of a list of `count` entries, in scratch of weight_doubles(count) doubles.
+struct HeadWeights {
+  int count;
+  int stride;           // padded(count)
+  int blocks;           // of kAttendBlock entries
+  double* denominator;  // [kHeads]
+  double* rescale;      // [kHeads, blocks] exp(running maximum - final maximum)
+  float* scores;        // [kHeads, stride]
+  float* p;             // [kHeads, stride] probabilities against the running maximum, rounded to bf16
+  float* most;          // [stride] the largest of the heads' rescaled probabilities, or a little more
+
+  HeadWeights(int entries, double* space)
+      : count(entries), stride(padded(entries)), blocks((entries + kAttendBlock - 1) / kAttendBlock) {
+    denominator = space;
+    rescale = denominator + kHeads;
+    scores = reinterpret_cast<float*>(rescale + kHeads * blocks);
+    p = scores + kHeads * stride;
+    most = p + kHeads * stride;
+  }
+};
+inline int weight_doubles(int count) {
+  const int blocks = (count + kAttendBlock - 1) / kAttendBlock;
+  return kHeads + kHeads * blocks + (2 * kHeads + 1) * padded(count) / 2;
+}
+
+// -- scores
+// --------------------------------------------------------------------------------------------------------
+
+// Scores of the entries [t, t + kEntries), given as floats; `q` [kHeads, 512].
+HWY_INLINE void Scores(const float* const* entries, const double* q, int t, const HeadWeights& weights) {
+  const DD d;
+  constexpr int kTogether = HWY_TARGET == HWY_AVX3 ? kEntries : 2;  // kHeads * kTogether sums in registers
+  const double scale = 1.0 / std::sqrt(static_cast<double>(kHeadDim));
+  alignas(64) double sums[kHeads][kEntries];
+  for (int first = 0; first < kEntries; first += kTogether) {
+    VD acc[kHeads][kTogether];
+    for (auto& head : acc) {
+      for (VD& sum : head) sum = hn::Zero(d);
+    }
+    for (int i = 0; i < kHeadDim; i += L) {
+      VD entry[kTogether];
+      for (int e = 0; e < kTogether; ++e) entry[e] = WidenFloats(entries[first + e] + i);
+      for (int h = 0; h < kHeads; ++h) {
+        const VD qv = hn::LoadU(d, q + h * kHeadDim + i);
+        for (int e = 0; e < kTogether; ++e) acc[h][e] = hn::MulAdd(qv, entry[e], acc[h][e]);
+      }
+    }
+    for (int h = 0; h < kHeads; ++h) {
+      double four[4];
+      Sum4(acc[h][0], acc[h][1], acc[h][kTogether - 2], acc[h][kTogether - 1], four);
+      std::copy_n(four, kTogether, sums[h] + first);
+    }
+  }
+  for (int h = 0; h < kHeads; ++h) {
+    for (double& sum : sums[h]) sum *= scale;
+    hn::StoreU(Narrow4(sums[h]), D4(), weights.scores + h * weights.stride + t);
+  }
+}
+
+// Largest of the scores [begin, begin + kAttendBlock), of which `count` in all exist; the padding behind them is -inf.
+inline HWY_ATTR float BlockMax(const float* scores, int begin, int count) {
+  const DF d;
+  VF most = hn::LoadU(d, scores + begin);
+  for (int t = begin + N; t < std::min(begin + kAttendBlock, padded(count)); t += N) {
+    most = hn::Max(most, hn::LoadU(d, scores + t));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, most));
+}
+
+// Everything in `weights` from the scores of heads [head, head + kHeads); `sinks` [heads].
+inline HWY_ATTR void Weigh(const float* sinks, int heads, int head, const HeadWeights& weights) {
+  const DD d;
+  const DH dh;
+  const DF df;
+  const int count = weights.count;
+  std::fill_n(weights.most, weights.stride, 0.0f);
+  for (int h = 0; h < kHeads; ++h) {
+    float* row = weights.scores + h * weights.stride;
+    float* p = weights.p + h * weights.stride;
+    for (int t = count; t < padded(count); ++t) row[t] = -std::numeric_limits<float>::infinity();
+    float max = -std::numeric_limits<float>::infinity();
+    for (int begin = 0; begin < count; begin += kAttendBlock) max = std::max(max, BlockMax(row, begin, count));
+    float running = -std::numeric_limits<float>::infinity();
+    VD total = hn::Zero(d);
+    for (int block = 0; block < weights.blocks; ++block) {
+      const int begin = block * kAttendBlock;
+      const int end = std::min(begin + kAttendBlock, padded(count));
+      running = std::max(running, BlockMax(row, begin, count));
+      const VD vrunning = hn::Set(d, running);
+      const double rescale = running == max ? 1.0 : std::exp(static_cast<double>(running) - max);
+      weights.rescale[h * weights.blocks + block] = rescale;
+      for (int t = begin; t < end; t += L) {
+        const VD e = Exp(hn::Sub(WidenFloats(row + t), vrunning));
+        total = hn::MulAdd(e, hn::Set(d, rescale), total);
+        hn::StoreU(RoundBf16(dh, hn::DemoteTo(dh, e)), dh, p + t);
+      }
+      // Not less than what covers a factor that as a float is denormal or 0.
+      const VF factor = hn::Set(df, std::max(static_cast<float>(rescale), 0x1p-60f));
+      for (int t = begin; t < end; t += N) {
+        const VF rescaled = hn::Mul(hn::LoadU(df, p + t), factor);
+        hn::StoreU(hn::Max(rescaled, hn::LoadU(df, weights.most + t)), df, weights.most + t);
+      }
+    }
+    const double sink = sinks[std::min(head + h, heads - 1)];
+    weights.denominator[h] = Sum(total) + std::exp(sink - max);
+  }
+}
+
+// -- outputs
+// -------------------------------------------------------------------------------------------------------
+
+// The entries of a list: some channels as floats in its order, or bf16 wherever the list says.
+struct DecodedPart {
+  const float* values;  // [count, kChannels]
+  int first;            // channel
+  HWY_INLINE const float* at(int t) const { return values + offset(t, kChannels) - first; }
+};
+struct ListedRow {
+  const bf16* values;
+  const int32_t* list;
+  HWY_INLINE const bf16* at(int t) const { return values + offset(list[t], kHeadDim); }
+};
+
+HWY_INLINE VF LoadFloats(const float* p) { return hn::LoadU(DF(), p); }
+HWY_INLINE VF LoadFloats(const bf16* p) { return LoadBf16(DF(), p); }
+HWY_INLINE VD LoadWide(const bf16* p) { return WidenBf16(p); }
+
+// L outputs of head h from channel `at` on, as floats that hold bf16: the sum in double, four chains over the entries.
+template <class Values>
+HWY_NOINLINE hn::Vec<DH> ExactOutputs(const Values& values, const HeadWeights& weights, int h, int at) {
+  const DD d;
+  const DH dh;
+  constexpr int kChains = 4;
+  VD acc[kChains];
+  for (VD& sum : acc) sum = hn::Zero(d);
+  const float* p = weights.p + h * weights.stride;
+  const double* rescale = weights.rescale + h * weights.blocks;
+  const auto add = [&](int t, int chain) HWY_ATTR {
+    const VD weight = hn::Set(d, static_cast<double>(p[t]) * rescale[t / kAttendBlock]);
+    acc[chain] = hn::MulAdd(weight, LoadWide(values.at(t) + at), acc[chain]);
+  };
+  int t = 0;
+  for (; t + kChains <= weights.count; t += kChains) {
+    for (int i = 0; i < kChains; ++i) add(t + i, i);
+  }
+  for (int i = 0; t + i < weights.count; ++i) add(t + i, i);
+  const VD sum = hn::Add(hn::Add(acc[0], acc[1]), hn::Add(acc[2], acc[3]));
+  return RoundBf16(dh, hn::DemoteTo(dh, hn::Div(sum, hn::Set(d, weights.denominator[h]))));
+}
+
+// sums [kHeads, kChannels] = sum_t p[t] rescale[t] value[t] of the channels from `at` on, in float; magnitudes
+// [kChannels]: sum_t most[t] |value[t]|, which is no less than any head's sum of magnitudes.
+template <class Values>
+HWY_INLINE void Accumulate(const Values& values, const HeadWeights& weights, int at, float* sums, float* magnitudes) {
+  const DF d;
+  constexpr int kRegisters = HWY_TARGET == HWY_AVX3 ? 4 : 2;
+  constexpr int kVectors = std::min(kRegisters, kChannels / N);
+  alignas(64) float block_sums[kHeads * kVectors * N];
+  for (int i = 0; i < kChannels; i += kVectors * N) {
+    for (int begin = 0; begin < weights.count; begin += kSumChunk) {
+      const int end = std::min(begin + kSumChunk, weights.count);
+      VF acc[kHeads][kVectors];
+      VF magnitude[kVectors];
+      for (int v = 0; v < kVectors; ++v) {
+        magnitude[v] = hn::Zero(d);
+        for (int h = 0; h < kHeads; ++h) acc[h][v] = hn::Zero(d);
+      }
+      for (int t = begin; t < end; ++t) {
+        const auto* value = values.at(t) + at + i;
+        VF x[kVectors];
+        const VF most = hn::Set(d, weights.most[t]);
+        for (int v = 0; v < kVectors; ++v) {
+          x[v] = LoadFloats(value + v * N);
+          magnitude[v] = hn::MulAdd(most, hn::Abs(x[v]), magnitude[v]);
+        }
+        for (int h = 0; h < kHeads; ++h) {
+          const VF p = hn::Set(d, weights.p[h * weights.stride + t]);
+          for (int v = 0; v < kVectors; ++v) acc[h][v] = hn::MulAdd(p, x[v], acc[h][v]);
+        }
+      }
+      const auto add_to = [&](float* total, VF v, bool first)
+                              HWY_ATTR { hn::StoreU(first ? v : hn::Add(hn::LoadU(d, total), v), d, total); };
+      for (int v = 0; v < kVectors; ++v) add_to(magnitudes + i + v * N, magnitude[v], begin == 0);
+      for (int h = 0; h < kHeads; ++h) {
+        for (int v = 0; v < kVectors; ++v) {
+          add_to(block_sums + (h * kVectors + v) * N, acc[h][v], begin % kAttendBlock == 0);
+        }
+      }
+      if (end % kAttendBlock != 0 && end != weights.count) continue;
+      const int block = begin / kAttendBlock;
+      for (int h = 0; h < kHeads; ++h) {
+        const VF factor = hn::Set(d, static_cast<float>(weights.rescale[h * weights.blocks + block]));
+        for (int v = 0; v < kVectors; ++v) {
+          const VF sum = hn::LoadU(d, block_sums + (h * kVectors + v) * N);
+          add_to(sums + h * kChannels + i + v * N, hn::Mul(sum, factor), block == 0);
+        }
+      }
+    }
+  }
+}
+
+// out [kHeads, kChannels] = the heads' outputs from channel `at` on: floats that hold bf16, before RoPE.
+//
+// A product p * value is exact up to underflow. Relative to a sum of magnitudes, a chunk's chain is off by kSumChunk
+// halves of a last place less one, the chunks of a block by one each less one, the factor and the product with it by
+// two, the chain of the blocks by one each, and the quotient by three: the sum with its bound, the inverse, the
+// product. 1 % stands for the roundings of the bound itself, the constant for underflows.
+template <class Values>
+inline HWY_ATTR void Outputs(const Values& values, const HeadWeights& weights, int at, float* out) {
+  const DF d;
+  const DH dh;
+  alignas(64) float sums[kHeads * kChannels];
+  alignas(64) float magnitudes[kChannels];
+  Accumulate(values, weights, at, sums, magnitudes);
+  constexpr int kChunks = kAttendBlock / kSumChunk;
+  const VF factor = hn::Set(d, 1.01f * 0x1p-24f * static_cast<float>(kSumChunk + kChunks + weights.blocks + 3));
+  for (int h = 0; h < kHeads; ++h) {
+    // Outside this range its inverse is no float with a small relative error: a NaN leaves everything to the exact sum.
+    const double denominator = weights.denominator[h];
+    const bool usual = denominator > 0x1p-100 && denominator < 0x1p100;
+    const VF inverse =
+        hn::Set(d, usual ? static_cast<float>(1 / denominator) : std::numeric_limits<float>::quiet_NaN());
+    for (int i = 0; i < kChannels; i += N) {
+      const VF sum = hn::LoadU(d, sums + h * kChannels + i);
+      const VF error = hn::MulAdd(hn::LoadU(d, magnitudes + i), factor, hn::Set(d, 0x1p-120f));
+      const VF low = RoundBf16(d, hn::Mul(hn::Sub(sum, error), inverse));
+      const VF high = RoundBf16(d, hn::Mul(hn::Add(sum, error), inverse));
+      const DU du;
+      const auto differ = hn::Xor(hn::BitCast(du, low), hn::BitCast(du, high));
+      const auto open = hn::Or(hn::RebindMask(d, hn::Ne(differ, hn::Zero(du))), hn::IsNaN(low));
+      hn::StoreU(low, d, out + h * kChannels + i);
+      if (hn::AllFalse(d, open)) continue;
+      alignas(64) float flags[N];
+      hn::StoreU(hn::IfThenElseZero(open, hn::Set(d, 1.0f)), d, flags);
+      for (int half = 0; half < N; half += L) {
+        if (std::all_of(flags + half, flags + half + L, [](float flag) { return flag == 0; })) continue;
+        hn::StoreU(ExactOutputs(values, weights, h, at + i + half), dh, out + h * kChannels + i + half);
+      }
+    }
+  }
+}
+
+}  // namespace onelane::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
