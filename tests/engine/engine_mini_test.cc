@@ -2,18 +2,25 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/format.h"
+#include "device/buffer.h"
 #include "engine_support.h"
 #include "text/compressed_token_map.h"
+#include "text/prompt_encoder.h"
 #include "text/tokenizer.h"
 
 namespace onelane {
 namespace {
 
+const std::string kMini = repository_path("models/mini-v41");
+
+std::unique_ptr<Model> load_mini(const Tokenizer& tokenizer) {
+  return Model::load(kMini, std::move(compressed_token_map(tokenizer).value().number)).value();
+}
+
 TEST(EngineMini, StreamsSpeculateWithoutChangingATokenAndSamplingAcceptsToo) {
-  const std::string dir = repository_path("models/mini-v41");
-  const Tokenizer tokenizer = Tokenizer::load(dir + "/tokenizer.json").value();
-  auto map = compressed_token_map(tokenizer).value();
-  const auto model = Model::load(dir, std::move(map.number)).value();
+  const Tokenizer tokenizer = Tokenizer::load(kMini + "/tokenizer.json").value();
+  const auto model = load_mini(tokenizer);
   const auto kernels = make_cpu_kernels(1);
 
   std::vector<Request> requests;
@@ -41,6 +48,106 @@ TEST(EngineMini, StreamsSpeculateWithoutChangingATokenAndSamplingAcceptsToo) {
   }
   EXPECT_GT(greedy_accepted, 10);
   EXPECT_GT(sampled_accepted, 5);
+}
+
+// Texts of every class that the model was trained on: this repository's prose, code, shell and JSON, chats with and
+// without thinking, sums, tool calls, facts to recall. Some are longer than a page.
+std::vector<std::string> texts_of_all_classes(int count) {
+  const auto file = [](const char* path) { return read_file(repository_path(path)).value(); };
+  const std::vector<std::string> natural = {file("docs/model.md"),
+                                            file("docs/serving.md"),
+                                            file("src/model/forward.cc"),
+                                            file("src/kernels/kernels.h"),
+                                            file("test"),
+                                            file("models/mini-v41/config.json")};
+  const auto chat = [](const std::string& json) { return encode_prompt(json, kPromptFormatV41).value().text; };
+  std::vector<std::string> texts;
+  for (int i = 0; i < count; ++i) {
+    const size_t length = i % 10 == 1 ? 450 : 60 + static_cast<size_t>(i) % 50;
+    const std::string& source = natural[static_cast<size_t>(i) % natural.size()];
+    const std::string passage = source.substr(static_cast<size_t>(i) * 41 % (source.size() / 2), length);
+    switch (i % 10) {
+      case 6:
+        texts.push_back(
+            chat(format(R"({{"messages": [{{"role": "user", "content": "Add {} and {}."}}]}})", 100 + i, 900 - i)));
+        break;
+      case 7:
+        texts.push_back(chat(format(
+            R"({{"messages": [{{"role": "user", "content": "Check the server. city: Oslo, id: {}."}}], "thinking_mode": "chat",
+                "tools": [{{"type": "function", "function": {{"name": "check_server", "description": "Use this to check the server.",
+                "parameters": {{"type": "object", "properties": {{"city": {{"type": "string"}}, "id": {{"type": "integer"}}}},
+                "required": ["city", "id"]}}}}}}]}})",
+            1000 + i)));
+        break;
+      case 8:
+        texts.push_back(chat(format(
+            R"({{"messages": [{{"role": "user", "content": "Hello, I am number {}!"}}], "thinking_mode": "chat"}})",
+            i)));
+        break;
+      case 9:
+        texts.push_back(std::string(kBosText) + format("The code of quiet river is {}.\n", 10000 + 7 * i) + passage +
+                        "\nThe code of quiet river is");
+        break;
+      default:
+        texts.push_back(std::string(kBosText) + passage);
+    }
+  }
+  return texts;
+}
+
+struct Way {
+  int depth;
+  int sequences;
+  int step_rows;
+  bool twice;  // the second time the cache knows the prompts
+};
+
+TEST(EngineMini, TwoHundredPromptsGiveTheSameTokensEveryWay) {
+  constexpr int kTokens = 8;
+  const int count = kSanitized ? 10 : fences_on() ? 40 : 200;
+  const Tokenizer tokenizer = Tokenizer::load(kMini + "/tokenizer.json").value();
+  const auto model = load_mini(tokenizer);
+  const auto kernels = make_cpu_kernels(0);
+  std::vector<Request> requests;
+  for (const std::string& text : texts_of_all_classes(count)) {
+    const auto ids = tokenizer.encode(text);
+    ASSERT_TRUE(ids) << ids.error().message;
+    requests.push_back(greedy(*ids, kTokens));
+  }
+  std::vector<Answer> expected;
+  for (const Way& way : {Way{0, 1, 512, false},
+                         {1, 3, 37, true},
+                         {2, 16, 512, false},
+                         {3, 1, 64, false},
+                         {4, 3, 512, false},
+                         {5, 16, 97, true}}) {
+    EngineOptions options = small_options();
+    options.max_sequences = way.sequences;
+    options.step_rows = way.step_rows;
+    options.prefix_cache = way.twice;
+    options.kv_bytes = int64_t{256} << 20;
+    options.checkpoint_bytes = int64_t{256} << 20;
+    options.draft_schedule = *DraftSchedule::parse(format("64:{}", way.depth));
+    TestEngine engine(*model, *kernels, options);
+    for (int round = 0; round < (way.twice ? 2 : 1); ++round) {
+      auto answers = engine.run_all(requests);
+      if (expected.empty()) expected = answers;
+      int different = 0;
+      int cached = 0;
+      int drafted = 0;
+      for (size_t i = 0; i < answers.size(); ++i) {
+        different += answers[i].tokens != expected[i].tokens;
+        cached += answers[i].stats.cached_tokens;
+        drafted += answers[i].stats.drafted_tokens;
+      }
+      EXPECT_EQ(different, 0) << "of " << count << " with " << way.depth << " drafts, " << way.sequences
+                              << " at once, steps of " << way.step_rows << " rows, round " << round;
+      EXPECT_EQ(drafted > 0, way.depth > 0);
+      if (round == 1) {
+        EXPECT_GT(cached, 10 * count);
+      }
+    }
+  }
 }
 
 }  // namespace
