@@ -198,5 +198,64 @@ TEST_P(Guard, Attention) {
   }
 }
 
+// Records hold the bytes that the reference writes, for values of any size and beside every midpoint.
+TEST_P(Guard, Records) {
+  Random random(3);
+  constexpr int kDim = 64;
+  constexpr int kRows = 12;
+  Step step;
+  step.run(0, kRows);
+  const StepRows rows = step.rows();
+  const Weight wkv = bf16_weight(kHeadDim, kDim, random_values(4, 1));
+  const Weight wk = bf16_weight(kIndexDim, kHeadDim, random_values(5, 1));
+  for (int round = 0; round < 20; ++round) {
+    Array<bf16> x = random.bf16s(static_cast<size_t>(kRows) * kDim);
+    x[3 * kDim + 5] = float_to_bf16(std::numeric_limits<float>::quiet_NaN());
+    x[4 * kDim + 5] = float_to_bf16(std::numeric_limits<float>::infinity());
+    const auto norms = [&](int count) {
+      Array<bf16> norm(static_cast<size_t>(count));
+      for (int i = 0; i < count; ++i) {
+        const float size = round == 0 ? 1 : pick(random, {1, 1e-3f, 1e-8f, 1e-38f, 1e4f, 1e30f, 3e38f, 0});
+        norm[i] = float_to_bf16(i % 64 == 0 ? size : random.normal(size));
+      }
+      return norm;
+    };
+    const Array<bf16> kv_norm = norms(kHeadDim);
+    const Array<bf16> k_norm = norms(kIndexDim);
+    for (const RecordFormat format : {RecordFormat::kV4Fp8, RecordFormat::kV41Fp8}) {
+      const auto project = [&](Kernels& kernels) {
+        Records kv(format, kRows);
+        kernels.project_qkv(rows, {.x = x.data(),
+                                   .dim = kDim,
+                                   .wkv = wkv.matrix,
+                                   .kv_norm = kv_norm.data(),
+                                   .norm_eps = 1e-6f,
+                                   .rope = &table_a(),
+                                   .kv = kv.block});
+        return std::vector<std::byte>(kv.memory.data(), kv.memory.data() + kv.memory.size());
+      };
+      const auto want = project(*reference);
+      for (const auto& kernels : cpu) EXPECT_EQ(project(*kernels), want) << "window records, round " << round;
+    }
+    const auto compress = [&](Kernels& kernels) {
+      const Pages entries(RecordFormat::kV41Nvfp4, step.pages(), 1);
+      const Pages keys(RecordFormat::kIndexMxfp4, step.pages(), 1);
+      kernels.compress(rows, {.x = x.data(),
+                              .dim = kDim,
+                              .ratio = 1,
+                              .norm_eps = 1e-6f,
+                              .rope = &table_b(),
+                              .main = {.wkv = wkv.matrix, .norm = kv_norm.data(), .width = kHeadDim},
+                              .entries = entries.cache,
+                              .wk = wk.matrix,
+                              .k_norm = k_norm.data(),
+                              .keys = keys.cache});
+      return std::pair(entries.bytes(), keys.bytes());
+    };
+    const auto want = compress(*reference);
+    for (const auto& kernels : cpu) EXPECT_TRUE(compress(*kernels) == want) << "entries and keys, round " << round;
+  }
+}
+
 }  // namespace
 }  // namespace onelane

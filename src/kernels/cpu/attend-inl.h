@@ -21,7 +21,9 @@ namespace onelane::cpu::HWY_NAMESPACE {
 inline constexpr int kHeads = 4;      // share every load of an entry
 inline constexpr int kEntries = 4;    // scored at a time
 inline constexpr int kSumChunk = 16;  // entries summed in registers before the sum is added to that of their block
-static_assert(kAttendBlock % kSumChunk == 0);
+inline constexpr int kHalf =
+    kHeadDim / 2;  // channels of a score that are summed on their own, so that two can share it
+static_assert(kAttendBlock % kSumChunk == 0 && kHalf % kChannels == 0);
 
 // What four heads make of a list of `count` entries, in scratch of weight_doubles(count) doubles.
 struct HeadWeights {
@@ -30,6 +32,7 @@ struct HeadWeights {
   int blocks;           // of kAttendBlock entries
   double* denominator;  // [kHeads]
   double* rescale;      // [kHeads, blocks] exp(running maximum - final maximum)
+  double* dots;         // [2, kHeads, stride] q . entry, over either half of the channels
   float* scores;        // [kHeads, stride]
   float* p;             // [kHeads, stride] probabilities against the running maximum, rounded to bf16
   float* most;          // [stride] the largest of the heads' rescaled probabilities, or a little more
@@ -38,31 +41,32 @@ struct HeadWeights {
       : count(entries), stride(padded(entries)), blocks((entries + kAttendBlock - 1) / kAttendBlock) {
     denominator = space;
     rescale = denominator + kHeads;
-    scores = reinterpret_cast<float*>(rescale + kHeads * blocks);
+    dots = rescale + kHeads * blocks;
+    scores = reinterpret_cast<float*>(dots + 2 * kHeads * stride);
     p = scores + kHeads * stride;
     most = p + kHeads * stride;
   }
 };
-inline int weight_doubles(int count) {
+inline size_t weight_doubles(int count) {
   const int blocks = (count + kAttendBlock - 1) / kAttendBlock;
-  return kHeads + kHeads * blocks + (2 * kHeads + 1) * padded(count) / 2;
+  return offset(kHeads, 1 + blocks + 2 * padded(count)) + offset(2 * kHeads + 1, padded(count)) / 2;
 }
 
 // -- scores
 // --------------------------------------------------------------------------------------------------------
 
-// Scores of the entries [t, t + kEntries), given as floats; `q` [kHeads, 512].
-HWY_INLINE void Scores(const float* const* entries, const double* q, int t, const HeadWeights& weights) {
+// Dot products of the entries [t, t + kEntries) with the queries, over half of the channels: both begin there. `q` has
+// kHeads rows of 512.
+HWY_INLINE void Dots(const float* const* entries, const double* q, int half, int t, const HeadWeights& weights) {
   const DD d;
   constexpr int kTogether = HWY_TARGET == HWY_AVX3 ? kEntries : 2;  // kHeads * kTogether sums in registers
-  const double scale = 1.0 / std::sqrt(static_cast<double>(kHeadDim));
-  alignas(64) double sums[kHeads][kEntries];
+  double* dots = weights.dots + half * kHeads * weights.stride + t;
   for (int first = 0; first < kEntries; first += kTogether) {
     VD acc[kHeads][kTogether];
     for (auto& head : acc) {
       for (VD& sum : head) sum = hn::Zero(d);
     }
-    for (int i = 0; i < kHeadDim; i += L) {
+    for (int i = 0; i < kHalf; i += L) {
       VD entry[kTogether];
       for (int e = 0; e < kTogether; ++e) entry[e] = WidenFloats(entries[first + e] + i);
       for (int h = 0; h < kHeads; ++h) {
@@ -73,12 +77,8 @@ HWY_INLINE void Scores(const float* const* entries, const double* q, int t, cons
     for (int h = 0; h < kHeads; ++h) {
       double four[4];
       Sum4(acc[h][0], acc[h][1], acc[h][kTogether - 2], acc[h][kTogether - 1], four);
-      std::copy_n(four, kTogether, sums[h] + first);
+      std::copy_n(four, kTogether, dots + h * weights.stride + first);
     }
-  }
-  for (int h = 0; h < kHeads; ++h) {
-    for (double& sum : sums[h]) sum *= scale;
-    hn::StoreU(Narrow4(sums[h]), D4(), weights.scores + h * weights.stride + t);
   }
 }
 
@@ -92,16 +92,23 @@ inline HWY_ATTR float BlockMax(const float* scores, int begin, int count) {
   return hn::GetLane(hn::MaxOfLanes(d, most));
 }
 
-// Everything in `weights` from the scores of heads [head, head + kHeads); `sinks` [heads].
+// Everything in `weights` from the dot products of heads [head, head + kHeads); `sinks` [heads].
 inline HWY_ATTR void Weigh(const float* sinks, int heads, int head, const HeadWeights& weights) {
   const DD d;
   const DH dh;
   const DF df;
   const int count = weights.count;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(kHeadDim));
   std::fill_n(weights.most, weights.stride, 0.0f);
   for (int h = 0; h < kHeads; ++h) {
     float* row = weights.scores + h * weights.stride;
     float* p = weights.p + h * weights.stride;
+    const double* lower = weights.dots + h * weights.stride;
+    const double* upper = lower + kHeads * weights.stride;
+    for (int t = 0; t < count; t += L) {
+      const VD dot = hn::Add(hn::LoadU(d, lower + t), hn::LoadU(d, upper + t));
+      hn::StoreU(hn::DemoteTo(dh, hn::Mul(dot, hn::Set(d, scale))), dh, row + t);
+    }
     for (int t = count; t < padded(count); ++t) row[t] = -std::numeric_limits<float>::infinity();
     float max = -std::numeric_limits<float>::infinity();
     for (int begin = 0; begin < count; begin += kAttendBlock) max = std::max(max, BlockMax(row, begin, count));
@@ -134,21 +141,17 @@ inline HWY_ATTR void Weigh(const float* sinks, int heads, int head, const HeadWe
 // -- outputs
 // -------------------------------------------------------------------------------------------------------
 
-// The entries of a list: some channels as floats in its order, or bf16 wherever the list says.
-struct DecodedPart {
-  const float* values;  // [count, kChannels]
+// The entries of a list as floats: half of the channels in its order, or all wherever the list says.
+struct DecodedHalf {
+  const float* values;  // [count, kHalf]
   int first;            // channel
-  HWY_INLINE const float* at(int t) const { return values + offset(t, kChannels) - first; }
+  HWY_INLINE const float* at(int t) const { return values + offset(t, kHalf) - first; }
 };
 struct ListedRow {
-  const bf16* values;
+  const float* values;
   const int32_t* list;
-  HWY_INLINE const bf16* at(int t) const { return values + offset(list[t], kHeadDim); }
+  HWY_INLINE const float* at(int t) const { return values + offset(list[t], kHeadDim); }
 };
-
-HWY_INLINE VF LoadFloats(const float* p) { return hn::LoadU(DF(), p); }
-HWY_INLINE VF LoadFloats(const bf16* p) { return LoadBf16(DF(), p); }
-HWY_INLINE VD LoadWide(const bf16* p) { return WidenBf16(p); }
 
 // L outputs of head h from channel `at` on, as floats that hold bf16: the sum in double, four chains over the entries.
 template <class Values>
@@ -162,7 +165,7 @@ HWY_NOINLINE hn::Vec<DH> ExactOutputs(const Values& values, const HeadWeights& w
   const double* rescale = weights.rescale + h * weights.blocks;
   const auto add = [&](int t, int chain) HWY_ATTR {
     const VD weight = hn::Set(d, static_cast<double>(p[t]) * rescale[t / kAttendBlock]);
-    acc[chain] = hn::MulAdd(weight, LoadWide(values.at(t) + at), acc[chain]);
+    acc[chain] = hn::MulAdd(weight, WidenFloats(values.at(t) + at), acc[chain]);
   };
   int t = 0;
   for (; t + kChains <= weights.count; t += kChains) {
@@ -191,11 +194,11 @@ HWY_INLINE void Accumulate(const Values& values, const HeadWeights& weights, int
         for (int h = 0; h < kHeads; ++h) acc[h][v] = hn::Zero(d);
       }
       for (int t = begin; t < end; ++t) {
-        const auto* value = values.at(t) + at + i;
+        const float* value = values.at(t) + at + i;
         VF x[kVectors];
         const VF most = hn::Set(d, weights.most[t]);
         for (int v = 0; v < kVectors; ++v) {
-          x[v] = LoadFloats(value + v * N);
+          x[v] = hn::LoadU(d, value + v * N);
           magnitude[v] = hn::MulAdd(most, hn::Abs(x[v]), magnitude[v]);
         }
         for (int h = 0; h < kHeads; ++h) {

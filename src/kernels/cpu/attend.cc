@@ -6,10 +6,10 @@
 // rounded to bf16 at once, so they run in float with a bound on their error, and in double only where a rounding
 // boundary lies within the bound.
 //
-// With fewer rows than threads a row is shared, by entries for the scores and by channels for the outputs. Each thread
-// widens and decodes what it needs: to fetch it from the other's cache would take longer. With more rows a group of
-// them decodes every record that any of them attends to once, and each row is one thread's. Either way a score is one
-// chain over the channels and an output one over the entries.
+// With fewer rows than threads a row is shared, by channels: who decodes half of the channels of every entry takes that
+// half of the scores' sums and those outputs, so that few values go from one processor's cache to another's. With more
+// rows a group of them decodes every record that any of them attends to once, and each row is one thread's. Either way
+// a score is two chains over the channels, added, and an output one over the entries.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attend.cc"
 #include "kernels/cpu/targets.h"
@@ -54,33 +54,35 @@ void ShareRow(Context& context, const StepRows& rows, const AttendArgs& args, in
   const RowList list = gathered.list[0];
   const int32_t* places = gathered.places + list.begin;
   const int groups = (args.heads + kHeads - 1) / kHeads;
-  // Per thread: a few whole records, or some channels of all.
-  const size_t values = offset(std::max(list.count, kEntries * kHeadDim / kChannels), kChannels);
-  float* decoded = context.scratch<float>(kValueSlot, values * static_cast<size_t>(context.threads()));
+  float* decoded = context.scratch<float>(kValueSlot, offset(list.count, kHeadDim));  // [2, count, kHalf]
   const size_t queries = offset(groups, kHeads * kHeadDim);
   double* q_spaces = context.scratch<double>(kQuerySlot, queries * static_cast<size_t>(context.threads()));
-  const auto weights = static_cast<size_t>(weight_doubles(list.count));
+  const size_t weights = weight_doubles(list.count);
   double* spaces = context.scratch<double>(kWeightSlot, weights * static_cast<size_t>(groups));
   const auto weights_of = [&](int64_t group) {
     return HeadWeights(list.count, spaces + weights * static_cast<size_t>(group));
   };
 
   const int64_t dots = int64_t{list.count} * groups * kHeads * kHeadDim;
-  context.parallel(list.count, kEntries, dots, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
-    float* space = decoded + values * static_cast<size_t>(share);
+  const int tiles = (list.count + kEntries - 1) / kEntries;
+  context.parallel(2 * tiles, 1, dots, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
     double* q = q_spaces + queries * static_cast<size_t>(share);
     for (int group = 0; group < groups; ++group) WidenQueries(args, row, group * kHeads, q + group * kHeads * kHeadDim);
-    for (int64_t t = begin; t < end; t += kEntries) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int half = static_cast<int>(i) / tiles;
+      const int t = static_cast<int>(i) % tiles * kEntries;
+      float* values = decoded + offset(half * list.count + t, kHalf);
       const float* entries[kEntries];
       for (int e = 0; e < kEntries; ++e) {
-        const int entry = static_cast<int>(std::min(t + e, end - 1) - t);
-        entries[e] = space + entry * kHeadDim;
-        if (entry != e) continue;
+        entries[e] = values + std::min(e, list.count - 1 - t) * kHalf;
+        if (t + e >= list.count) continue;
         const RecordAddress& record = gathered.record[places[t + e]];
-        DecodeRecord(record.format, record.data, record.scales, space + e * kHeadDim);
+        for (int at = 0; at < kHalf; at += kChannels) {
+          DecodeChannels(record.format, record.data, record.scales, half * kHalf + at, values + e * kHalf + at);
+        }
       }
       for (int64_t group = 0; group < groups; ++group) {
-        Scores(entries, q + group * kHeads * kHeadDim, static_cast<int>(t), weights_of(group));
+        Dots(entries, q + group * kHeads * kHeadDim + half * kHalf, half, t, weights_of(group));
       }
     }
   });
@@ -89,16 +91,13 @@ void ShareRow(Context& context, const StepRows& rows, const AttendArgs& args, in
       Weigh(args.sink, args.heads, static_cast<int>(group) * kHeads, weights_of(group));
     }
   });
-  context.parallel(kHeadDim / kChannels, 1, dots, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
-    float* space = decoded + values * static_cast<size_t>(share);
+  context.parallel(kHeadDim / kChannels, 1, dots, [&](int, int64_t begin, int64_t end) HWY_ATTR {
     for (int64_t part = begin; part < end; ++part) {
       const int at = static_cast<int>(part) * kChannels;
-      for (int t = 0; t < list.count; ++t) {
-        const RecordAddress& record = gathered.record[places[t]];
-        DecodeChannels(record.format, record.data, record.scales, at, space + offset(t, kChannels));
-      }
+      const int first = at / kHalf * kHalf;
+      const DecodedHalf values{decoded + offset(list.count, first), first};
       for (int group = 0; group < groups; ++group) {
-        AttendChannels(args, row, group * kHeads, DecodedPart{space, at}, weights_of(group), at, angles);
+        AttendChannels(args, row, group * kHeads, values, weights_of(group), at, angles);
       }
     }
   });
@@ -108,7 +107,7 @@ void ShareRow(Context& context, const StepRows& rows, const AttendArgs& args, in
 void ShareRows(Context& context, const StepRows& rows, const AttendArgs& args, int first, int count,
                const RopeAngles* angles) {
   const Gathered gathered = gather_entries(context, rows, args, first, count);
-  bf16* values = context.scratch<bf16>(kValueSlot, offset(gathered.records, kHeadDim));
+  float* values = context.scratch<float>(kValueSlot, offset(gathered.records, kHeadDim));
   context.parallel(gathered.records, 1, int64_t{gathered.records} * 600, [&](int, int64_t begin, int64_t end) HWY_ATTR {
     for (int64_t i = begin; i < end; ++i) {
       const RecordAddress& record = gathered.record[i];
@@ -116,29 +115,27 @@ void ShareRows(Context& context, const StepRows& rows, const AttendArgs& args, i
     }
   });
   const int groups = (args.heads + kHeads - 1) / kHeads;
-  // Per thread: the queries of a group, entries as floats, weights.
+  // Per thread: the queries of a group, weights.
   constexpr int kQueries = kHeads * kHeadDim;
-  constexpr int kPanel = kEntries * kHeadDim / 2;
-  const auto space = static_cast<size_t>(kQueries + kPanel + weight_doubles(gathered.longest));
+  const size_t space = kQueries + weight_doubles(gathered.longest);
   double* spaces = context.scratch<double>(kWeightSlot, space * static_cast<size_t>(context.threads()));
   const int64_t work = int64_t{gathered.listed} * args.heads * 2 * kHeadDim;
   context.parallel(int64_t{count} * groups, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
     double* q = spaces + space * static_cast<size_t>(share);
-    auto* panel = reinterpret_cast<float*>(q + kQueries);
     for (int64_t i = begin; i < end; ++i) {
       const int row = static_cast<int>(i / groups);
       const int head = static_cast<int>(i % groups) * kHeads;
       const RowList& list = gathered.list[row];
       const ListedRow entries{values, gathered.places + list.begin};
-      const HeadWeights weights(list.count, q + kQueries + kPanel);
+      const HeadWeights weights(list.count, q + kQueries);
       WidenQueries(args, first + row, head, q);
       for (int t = 0; t < list.count; t += kEntries) {
-        const float* widened[kEntries];
+        const float* halves[2][kEntries];
         for (int e = 0; e < kEntries; ++e) {
-          WidenRow(entries.at(std::min(t + e, list.count - 1)), kHeadDim, panel + e * kHeadDim);
-          widened[e] = panel + e * kHeadDim;
+          halves[0][e] = entries.at(std::min(t + e, list.count - 1));
+          halves[1][e] = halves[0][e] + kHalf;
         }
-        Scores(widened, q, t, weights);
+        for (int half = 0; half < 2; ++half) Dots(halves[half], q + half * kHalf, half, t, weights);
       }
       Weigh(args.sink, args.heads, head, weights);
       for (int at = 0; at < kHeadDim; at += kChannels) {

@@ -134,7 +134,7 @@ void StoreEntry(const StepRows& rows, const PagedCache& cache, const Group& grou
   const int page = group.entry / cache.per_page;
   const RecordBlock block = cache.block(rows.page_table[offset(group.run->slot, rows.pages_per_slot) + page]);
   const int record = group.entry % cache.per_page;
-  encode_record(cache.format, values, block.data(record), block.scales(record));
+  EncodeRecord(cache.format, values, block.data(record), block.scales(record));
 }
 
 // Keeps the newest rows of every run, once all groups are pooled: it may overwrite what they read.

@@ -6,7 +6,7 @@
 
 namespace onelane::cpu {
 
-inline constexpr int kGatheredRows = 32;    // bounds the decoded records
+inline constexpr int kGatheredRows = 16;    // bounds the decoded records
 inline constexpr size_t kGatherSlots = 10;  // the lists lie in scratch slots below this one
 
 struct RecordAddress {

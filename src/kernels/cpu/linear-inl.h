@@ -214,7 +214,7 @@ HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* con
   const int block = rows < kPanelRows ? rows : std::max(kTileRows, 49152 / stride / kTileRows * kTileRows);
   for (int first = 0; first < rows; first += block) {
     const int count = std::min(block, rows - first);
-    if (!std::is_same_v<Rows, Bf16Rows> && count < kPanelRows && Streams(w)) {
+    if (!std::is_same_v<Rows, Bf16Rows> && Streams(w, count)) {
       using T = std::conditional_t<kGuarded, float, double>;
       for (int row = first; row < first + count; ++row) {
         Stream(w, begin, end, reinterpret_cast<const T*>(x[row]), reinterpret_cast<float*>(panel),

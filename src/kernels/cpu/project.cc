@@ -66,7 +66,7 @@ void ProjectQkv(Context& context, const StepRows& rows, const QkvArgs& args) {
       RmsNormRow(kv_row, args.kv_norm, kHeadDim, args.norm_eps);
       RopeRow(kv_row, kHeadDim, angles[row]);
       const int record = static_cast<int>(row);
-      encode_record(args.kv.format, kv_row, args.kv.data(record), args.kv.scales(record));
+      EncodeRecord(args.kv.format, kv_row, args.kv.data(record), args.kv.scales(record));
       if (q_lora == 0) continue;
       float* qr_row = qr + offset(row, padded(q_lora));
       ClearPadding(qr_row, q_lora);

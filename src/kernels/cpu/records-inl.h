@@ -65,8 +65,7 @@ inline HWY_ATTR void DecodeFp8(const uint8_t* codes, const uint8_t* scales, int 
 }
 
 // 32 e2m1 codes in two blocks with e4m3 scales.
-template <class T>
-HWY_INLINE void DecodeFp4(const uint8_t* packed, const uint8_t* scales, T* out) {
+HWY_INLINE void DecodeFp4(const uint8_t* packed, const uint8_t* scales, float* out) {
   const DF d;
   const VF scale[2] = {hn::Set(d, e4m3_to_float(scales[0])), hn::Set(d, e4m3_to_float(scales[1]))};
 #if HWY_TARGET == HWY_AVX3
@@ -84,12 +83,12 @@ HWY_INLINE void DecodeFp4(const uint8_t* packed, const uint8_t* scales, T* out) 
     const auto at = hn::BitCast(d8, hn::Add(byte, hn::Set(du, 8 * half)));
     const auto codes = hn::Shr(hn::BitCast(du, hn::TableLookupBytesOr0(bytes, at)), shift);
     const VF value = hn::TableLookupLanes(table, hn::Indices512<float>{codes.raw});
-    StoreDecoded(hn::Mul(value, scale[half]), out + 16 * half);
+    hn::StoreU(hn::Mul(value, scale[half]), d, out + 16 * half);
   }
 #else
   for (int i = 0; i < 32; i += N) {
     const VF halved = hn::Mul(scale[i / 16], hn::Set(d, 0.5f));
-    StoreDecoded(hn::Mul(LoadE2m1(d, packed + i / 2), halved), out + i);
+    hn::StoreU(hn::Mul(LoadE2m1(d, packed + i / 2), halved), d, out + i);
   }
 #endif
 }
@@ -97,15 +96,14 @@ HWY_INLINE void DecodeFp4(const uint8_t* packed, const uint8_t* scales, T* out) 
 inline constexpr int kChannels = 64;  // of a record decoded at a time: the rope part is one such
 static_assert(kHeadDim % kChannels == 0 && kRopeDim == kChannels);
 
-// Values [at, at + kChannels) of a key-value record, as bf16 or as floats.
-template <class T>
-HWY_INLINE void DecodeChannels(RecordFormat format, const uint8_t* data, const uint8_t* scales, int at, T* out) {
+// Values [at, at + kChannels) of a key-value record.
+HWY_INLINE void DecodeChannels(RecordFormat format, const uint8_t* data, const uint8_t* scales, int at, float* out) {
   switch (format) {
     case RecordFormat::kV4Fp8: {
       if (at + kChannels < kHeadDim) return DecodeFp8(data + at, scales + at / 64, kChannels, 64, out);
       alignas(64) bf16 tail[kRopeDim];
       std::memcpy(tail, data + at, sizeof(tail));
-      for (int i = 0; i < kRopeDim; i += N) StoreDecoded(LoadBf16(DF(), tail + i), out + i);
+      for (int i = 0; i < kRopeDim; i += N) hn::StoreU(LoadBf16(DF(), tail + i), DF(), out + i);
       return;
     }
     case RecordFormat::kV41Fp8:
@@ -119,9 +117,102 @@ HWY_INLINE void DecodeChannels(RecordFormat format, const uint8_t* data, const u
 }
 
 // The 512 values of a key-value record.
-template <class T>
-inline HWY_ATTR void DecodeRecord(RecordFormat format, const uint8_t* data, const uint8_t* scales, T* out) {
+inline HWY_ATTR void DecodeRecord(RecordFormat format, const uint8_t* data, const uint8_t* scales, float* out) {
   for (int at = 0; at < kHeadDim; at += kChannels) DecodeChannels(format, data, scales, at, out + at);
+}
+
+// -- encoding
+// ------------------------------------------------------------------------------------------------------
+
+// What numerics/quantize.h says of the same names, many values at a time: the same bytes.
+inline HWY_ATTR void EncodeFp8(const float* x, int width, int block, uint8_t* codes, uint8_t* scales) {
+  const DF d;
+  const DU du;
+  const hn::Rebind<int32_t, DF> di;
+  const hn::Rebind<uint8_t, DF> d8;
+  for (int begin = 0; begin < width; begin += block) {
+    const uint8_t code = Fp8Scale(BlockPeak(x + begin, block));
+    scales[begin / block] = code;
+    if (code == kE8m0Nan) {
+      std::memset(codes + begin, kE4m3Nan, static_cast<size_t>(block));
+      continue;
+    }
+    const VF inverse = hn::Set(d, e8m0_to_float(static_cast<uint8_t>(254 - code)));
+    for (int i = begin; i < begin + block; i += N) {
+      const VF v = hn::Mul(hn::LoadU(d, x + i), inverse);
+      const E4m3Magnitude q = RoundE4m3(hn::Min(hn::Abs(v), hn::Set(d, kE4m3Max)));
+      const auto normal = hn::Sub(hn::ShiftRight<20>(q.normal), hn::Set(du, 120u << 3));
+      const auto small = hn::And(hn::BitCast(du, q.shifted), hn::Set(du, 0xffu));
+      const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(du, v)), hn::Set(du, 0x80u));
+      const auto bits = hn::Or(hn::IfThenElse(hn::RebindMask(du, q.is_subnormal), small, normal), sign);
+      hn::StoreU(hn::DemoteTo(d8, hn::BitCast(di, bits)), d8, codes + i);
+    }
+  }
+}
+
+// A block of up to 32 values over `scale`, as e2m1.
+HWY_INLINE void PackE2m1(const float* x, int width, float scale, uint8_t* packed) {
+  const DF d;
+  const DU du;
+  const hn::Rebind<int32_t, DF> di;
+  const hn::Rebind<uint8_t, DF> d8;
+  alignas(64) uint8_t codes[32];
+  for (int i = 0; i < width; i += N) {
+    const VF v = hn::Div(hn::LoadU(d, x + i), hn::Set(d, scale));
+    const VF magnitude = hn::Abs(v);
+    const VF one = hn::Set(d, 1.0f);
+    const auto over = [&](float bound)
+                          HWY_ATTR { return hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(d, bound)), one); };
+    const auto from = [&](float bound)
+                          HWY_ATTR { return hn::IfThenElseZero(hn::Ge(magnitude, hn::Set(d, bound)), one); };
+    VF code = hn::Add(hn::Add(over(0.25f), from(0.75f)), hn::Add(over(1.25f), from(1.75f)));
+    code = hn::Add(code, hn::Add(hn::Add(over(2.5f), from(3.5f)), over(5.0f)));
+    const auto sign = hn::And(hn::ShiftRight<28>(hn::BitCast(du, v)), hn::Set(du, 8u));
+    const auto bits = hn::Or(hn::ConvertTo(di, code), hn::BitCast(di, sign));
+    hn::StoreU(hn::DemoteTo(d8, bits), d8, codes + i);
+  }
+  for (int i = 0; i < width / 2; ++i) packed[i] = static_cast<uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
+}
+
+// encode_record() of numerics/records.h: the same bytes.
+inline HWY_ATTR void EncodeRecord(RecordFormat format, const float* x, uint8_t* data, uint8_t* scales) {
+  switch (format) {
+    case RecordFormat::kV4Fp8: {
+      constexpr int kCodes = kHeadDim - kRopeDim;
+      EncodeFp8(x, kCodes, 64, data, scales);
+      scales[kCodes / 64] = 0;
+      for (int i = kCodes; i < kHeadDim; ++i) {
+        const bf16 code = float_to_bf16(x[i]);
+        std::memcpy(data + kCodes + 2 * (i - kCodes), &code, sizeof(code));
+      }
+      return;
+    }
+    case RecordFormat::kV41Fp8:
+      return EncodeFp8(x, kHeadDim, 32, data, scales);
+    case RecordFormat::kV41Nvfp4:
+      for (int block = 0; block < kHeadDim / 16; ++block, x += 16, data += 8) {
+        const float peak = BlockPeak(x, 16);
+        scales[block] = std::isnan(peak) ? kE4m3Nan : float_to_e4m3(std::max(peak, kE2m1Max / 512) / kE2m1Max);
+        if (std::isnan(peak)) {
+          std::memset(data, 0, 8);
+        } else {
+          PackE2m1(x, 16, e4m3_to_float(scales[block]), data);
+        }
+      }
+      return;
+    case RecordFormat::kIndexMxfp4:
+      for (int block = 0; block < kIndexDim / 32; ++block, x += 32, data += 16) {
+        constexpr float kFloor = kE2m1Max * std::numeric_limits<float>::min();
+        const float peak = BlockPeak(x, 32);
+        scales[block] = std::isnan(peak) ? kE8m0Nan : ceil_e8m0(std::max(peak, kFloor) * (1.0f / kE2m1Max));
+        if (std::isnan(peak)) {
+          std::memset(data, 0, 16);
+        } else {
+          PackE2m1(x, 32, e8m0_to_float(scales[block]), data);
+        }
+      }
+      return;
+  }
 }
 
 }  // namespace onelane::cpu::HWY_NAMESPACE

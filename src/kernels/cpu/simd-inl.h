@@ -213,42 +213,63 @@ inline HWY_ATTR void RopeRow(float* x, int width, const RopeAngles& angles, bool
   for (int i = 0; i < kRopeDim; i += N) hn::StoreU(RoundBf16(d, hn::LoadU(d, tail + i)), d, tail + i);
 }
 
-// One block of A.1 in place: the values become code * scale. The largest magnitude decides the scale; a NaN or an
-// infinity makes the whole block NaN.
-inline HWY_ATTR void QuantiseBlock(float* x, int width) {
+// The largest magnitude of `width` values, or NaN where one is not finite.
+HWY_INLINE float BlockPeak(const float* x, int width) {
   const DF d;
-  const DU du;
-  VF amax = hn::Zero(d);
-  auto bad = hn::Lt(amax, amax);  // nothing so far
+  VF peak = hn::Zero(d);
+  auto bad = hn::Lt(peak, peak);  // nothing so far
   const VF largest = hn::Set(d, std::numeric_limits<float>::max());
   for (int i = 0; i < width; i += N) {
     const VF magnitude = hn::Abs(hn::LoadU(d, x + i));
     bad = hn::Or(bad, hn::Not(hn::Le(magnitude, largest)));
-    amax = hn::Max(amax, magnitude);
+    peak = hn::Max(peak, magnitude);
   }
-  if (!hn::AllFalse(d, bad)) {
+  if (!hn::AllFalse(d, bad)) return std::numeric_limits<float>::quiet_NaN();
+  return hn::GetLane(hn::MaxOfLanes(d, peak));
+}
+
+// The scale of a block of A.1 by its peak.
+inline uint8_t Fp8Scale(float peak) {
+  return std::isnan(peak) ? kE8m0Nan : ceil_e8m0(std::max(peak, 1e-4f) * (1.0f / kE4m3Max));
+}
+
+// Magnitudes up to 448 to e4m3: a value as a float whose last bits are 0 (normal), or times 2^9 in the last bits
+// (subnormal).
+struct E4m3Magnitude {
+  hn::Vec<DU> normal;
+  VF shifted;
+  hn::Mask<DF> is_subnormal;
+};
+inline constexpr float kE4m3Shift = 0x1p14f;  // its last bit is 2^-9, the step of e4m3's subnormals
+HWY_INLINE E4m3Magnitude RoundE4m3(VF magnitude) {
+  const DF d;
+  const DU du;
+  const auto bits = hn::BitCast(du, magnitude);
+  const auto odd = hn::And(hn::ShiftRight<20>(bits), hn::Set(du, 1u));
+  const auto up = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7ffffu)));
+  return {hn::And(up, hn::Set(du, 0xfff00000u)), hn::Add(magnitude, hn::Set(d, kE4m3Shift)),
+          hn::Lt(magnitude, hn::Set(d, 0x1p-6f))};
+}
+
+// One block of A.1 in place: the values become code * scale. The largest magnitude decides the scale; a NaN or an
+// infinity makes the whole block NaN.
+inline HWY_ATTR void QuantiseBlock(float* x, int width) {
+  const DF d;
+  const uint8_t code = Fp8Scale(BlockPeak(x, width));
+  if (code == kE8m0Nan) {
     for (int i = 0; i < width; i += N) {
       hn::StoreU(hn::Set(d, std::numeric_limits<float>::quiet_NaN()), d, x + i);
     }
     return;
   }
-  const float peak = std::max(hn::GetLane(hn::MaxOfLanes(d, amax)), 1e-4f);
-  const uint8_t code = ceil_e8m0(peak * (1.0f / kE4m3Max));
   const VF scale = hn::Set(d, e8m0_to_float(code));
   const VF inverse = hn::Set(d, e8m0_to_float(static_cast<uint8_t>(254 - code)));
-  const VF limit = hn::Set(d, kE4m3Max);
-  const VF normal = hn::Set(d, 0x1p-6f);
-  const VF magic = hn::Set(d, 0x1p14f);  // its last bit is 2^-9, the step of e4m3's subnormals
   for (int i = 0; i < width; i += N) {
     const VF v = hn::Mul(hn::LoadU(d, x + i), inverse);
-    const VF magnitude = hn::Min(hn::Abs(v), limit);
-    const auto bits = hn::BitCast(du, magnitude);
-    const auto odd = hn::And(hn::ShiftRight<20>(bits), hn::Set(du, 1u));
-    const auto up = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7ffffu)));
-    const VF rounded = hn::BitCast(d, hn::And(up, hn::Set(du, 0xfff00000u)));
-    const VF small = hn::Sub(hn::Add(magnitude, magic), magic);
-    const VF q = hn::IfThenElse(hn::Lt(magnitude, normal), small, rounded);
-    hn::StoreU(hn::CopySign(hn::Mul(q, scale), v), d, x + i);
+    const E4m3Magnitude q = RoundE4m3(hn::Min(hn::Abs(v), hn::Set(d, kE4m3Max)));
+    const VF small = hn::Sub(q.shifted, hn::Set(d, kE4m3Shift));
+    const VF rounded = hn::IfThenElse(q.is_subnormal, small, hn::BitCast(d, q.normal));
+    hn::StoreU(hn::CopySign(hn::Mul(rounded, scale), v), d, x + i);
   }
 }
 

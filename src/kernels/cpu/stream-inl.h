@@ -1,10 +1,11 @@
-// Quantised products of single rows, where every weight is used once: what counts is the work per weight.
+// Quantised products of few rows, taken one by one: where a weight is used once, what counts is the work per weight.
 //
 // - A vector of codes is expanded where it lies: code j of every 32-bit lane goes into a vector of its own, and the
 //   activations are laid out to match, once per row.
 // - e4m3: moved to where a float has its exponent and mantissa, a code is 2^-120 of its value, subnormals included
-//   (which cost some 100 cycles each, about one in 8,000 weights). The factor, and the scale that a tile of weights
-//   shares, go into the activations, once per tile.
+// (which
+//   cost some 130 cycles each on Intel; the minis have one in 6,000 to 8,000 weights). The factor, and the scale that a
+//   tile of weights shares, go into the activations, once per tile.
 // - e2m1: a code is the number of an entry in a register; the scale of a block multiplies the sum of its products.
 // - The bound of a sum's error needs the sum of the magnitudes of its products. No weight exceeds 480 (or 6) times its
 //   scale, which bounds that without a look at the weights. Only where this is not enough the magnitudes are summed,
@@ -27,13 +28,15 @@ namespace onelane::cpu::HWY_NAMESPACE {
 
 inline constexpr int kStreamFp8 = 4 * N;  // codes in a vector
 inline constexpr int kStreamFp4 = 8 * N;
+inline constexpr int kStreamRows = 3;  // with more it pays to expand a weight once for all
 // An entry in a register takes vectors of 16 floats.
 inline constexpr bool kStreamsFp4 = HWY_TARGET == HWY_AVX3;
 
 // How far ahead weights are asked for, in bytes: rows lie one behind the other, and come from the third-level cache.
 inline constexpr int kStreamAhead = 4096;
 
-inline bool Streams(const Matrix& w) {
+inline bool Streams(const Matrix& w, int rows) {
+  if (rows > kStreamRows) return false;
   if (w.kind == Matrix::Kind::kFp8) return w.in % kStreamFp8 == 0;
   return kStreamsFp4 && w.kind == Matrix::Kind::kFp4 && w.in % kStreamFp4 == 0;
 }
@@ -102,6 +105,13 @@ HWY_INLINE float LayFp8(const Matrix& w, int tile, const float* ordered, float* 
   return hn::GetLane(hn::SumOfLanes(d, magnitude));
 }
 
+// sum + weight * x, or with the magnitude of x; a weight is its own magnitude already.
+template <bool kMagnitudes>
+HWY_INLINE VF AddProduct(VF weight, const float* x, VF sum) {
+  const VF v = hn::LoadU(DF(), x);
+  return hn::MulAdd(weight, kMagnitudes ? hn::Abs(v) : v, sum);
+}
+
 // The lanes of a dot product, or of the sum of its products' magnitudes.
 template <bool kMagnitudes>
 HWY_INLINE VF DotFp8(const uint8_t* codes, int width, const float* laid) {
@@ -118,15 +128,10 @@ HWY_INLINE VF DotFp8(const uint8_t* codes, int width, const float* laid) {
     const auto four = hn::BitCast(d16, hn::LoadU(d8, codes + k));
     const auto odd = hn::BitCast(du, hn::ShiftRight<4>(four));
     const auto even = hn::BitCast(du, hn::ShiftRight<4>(hn::ShiftLeft<8>(four)));
-    const auto add = [&](int j, auto bits) HWY_ATTR {
-      VF x = hn::LoadU(d, laid + k + j * N);
-      if constexpr (kMagnitudes) x = hn::Abs(x);
-      acc[j] = hn::MulAdd(hn::BitCast(d, hn::And(bits, mask)), x, acc[j]);
-    };
-    add(0, hn::ShiftLeft<16>(even));
-    add(1, hn::ShiftLeft<16>(odd));
-    add(2, even);
-    add(3, odd);
+    acc[0] = AddProduct<kMagnitudes>(hn::BitCast(d, hn::And(hn::ShiftLeft<16>(even), mask)), laid + k, acc[0]);
+    acc[1] = AddProduct<kMagnitudes>(hn::BitCast(d, hn::And(hn::ShiftLeft<16>(odd), mask)), laid + k + N, acc[1]);
+    acc[2] = AddProduct<kMagnitudes>(hn::BitCast(d, hn::And(even, mask)), laid + k + 2 * N, acc[2]);
+    acc[3] = AddProduct<kMagnitudes>(hn::BitCast(d, hn::And(odd, mask)), laid + k + 3 * N, acc[3]);
   }
   return hn::Add(hn::Add(acc[0], acc[1]), hn::Add(acc[2], acc[3]));
 }
@@ -197,7 +202,20 @@ HWY_INLINE void OrderFp4(const float* x, int width, float* ordered) {
   }
 }
 
-// The lanes of a dot product, and of the sum of scale times magnitude of the activations.
+inline float StreamErrorFp4(int width) { return StreamError(width / kStreamFp4 + kStreamFp4 / N / 2); }
+inline constexpr float kFp4Underflow = 0x1p-100f;
+
+// Code j of every lane. The instruction that looks up takes the lowest four bits only.
+template <bool kMagnitudes, int j>
+HWY_INLINE void AddFp4(VF table, hn::Vec<DU> eight, const float* ordered, VF* sums) {
+  const auto code = hn::ShiftRight<4 * j>(eight);
+  const VF weight = hn::TableLookupLanes(table, hn::Indices512<float>{code.raw});
+  sums[j % 2] = AddProduct<kMagnitudes>(weight, ordered + j * N, sums[j % 2]);
+}
+
+// The lanes of a dot product, or of the sum of its products' magnitudes, and of the sum of scale times magnitude of the
+// activations.
+template <bool kMagnitudes>
 HWY_INLINE void DotFp4(const uint8_t* codes, const uint8_t* scales, int width, const float* ordered, VF& dot,
                        VF& magnitude) {
   const DF d;
@@ -206,7 +224,8 @@ HWY_INLINE void DotFp4(const uint8_t* codes, const uint8_t* scales, int width, c
   alignas(64) static constexpr float kTwice[16] = {0, 1, 2, 3, 4, 6, 8, 12, -0.0f, -1, -2, -3, -4, -6, -8, -12};
   alignas(16) static constexpr uint8_t kSpread[16] = {0, 128, 128, 128, 0, 128, 128, 128,
                                                       0, 128, 128, 128, 0, 128, 128, 128};
-  const VF table = hn::Load(d, kTwice);
+  VF table = hn::Load(d, kTwice);
+  if constexpr (kMagnitudes) table = hn::Abs(table);
   // Block b of the four has the lanes 4 b to 4 b + 3, that is, the vector's 16-byte block b.
   const auto spread = hn::Add(hn::LoadDup128(d8, kSpread), hn::BitCast(d8, hn::ShiftRight<2>(hn::Iota(du, 0))));
   dot = hn::Zero(d);
@@ -215,19 +234,14 @@ HWY_INLINE void DotFp4(const uint8_t* codes, const uint8_t* scales, int width, c
     hwy::Prefetch(codes + k / 2 + kStreamAhead);
     const auto eight = hn::BitCast(du, hn::LoadU(d8, codes + k / 2));
     VF sums[2] = {hn::Zero(d), hn::Zero(d)};
-    const auto add = [&](int j, hn::Vec<DU> code) HWY_ATTR {
-      // The instruction looks at the lowest four bits only.
-      const VF weight = hn::TableLookupLanes(table, hn::Indices512<float>{code.raw});
-      sums[j % 2] = hn::MulAdd(weight, hn::LoadU(d, ordered + j * N), sums[j % 2]);
-    };
-    add(0, eight);
-    add(1, hn::ShiftRight<4>(eight));
-    add(2, hn::ShiftRight<8>(eight));
-    add(3, hn::ShiftRight<12>(eight));
-    add(4, hn::ShiftRight<16>(eight));
-    add(5, hn::ShiftRight<20>(eight));
-    add(6, hn::ShiftRight<24>(eight));
-    add(7, hn::ShiftRight<28>(eight));
+    AddFp4<kMagnitudes, 0>(table, eight, ordered, sums);
+    AddFp4<kMagnitudes, 1>(table, eight, ordered, sums);
+    AddFp4<kMagnitudes, 2>(table, eight, ordered, sums);
+    AddFp4<kMagnitudes, 3>(table, eight, ordered, sums);
+    AddFp4<kMagnitudes, 4>(table, eight, ordered, sums);
+    AddFp4<kMagnitudes, 5>(table, eight, ordered, sums);
+    AddFp4<kMagnitudes, 6>(table, eight, ordered, sums);
+    AddFp4<kMagnitudes, 7>(table, eight, ordered, sums);
     uint32_t four;
     std::memcpy(&four, scales + k / kWeightBlock, sizeof(four));
     const auto exponents = hn::BitCast(du, hn::TableLookupBytes(hn::BitCast(d8, hn::Set(du, four)), spread));
@@ -238,26 +252,38 @@ HWY_INLINE void DotFp4(const uint8_t* codes, const uint8_t* scales, int width, c
   }
 }
 
+// Output c of the four, whose sum in float is not settled by what the weights could be.
+inline HWY_NOINLINE float CloserFp4(const Matrix& w, const int* outputs, int c, const float* x, const float* ordered,
+                                    float sum) {
+  VF magnitude;
+  VF unused;
+  DotFp4<true>(reinterpret_cast<const uint8_t*>(w.data) + offset(outputs[c], w.in / 2),
+               w.scale + offset(outputs[c], w.in / kWeightBlock), w.in, ordered, magnitude, unused);
+  const float error = hn::GetLane(hn::SumOfLanes(DF(), magnitude)) * StreamErrorFp4(w.in) + kFp4Underflow;
+  if (hn::AllTrue(D4(), Settled(hn::Set(D4(), sum), hn::Set(D4(), error)))) return sum;
+  return ExactSum(Fp4Rows(w, outputs), c, w.in, x);
+}
+
 template <class Store>
 HWY_INLINE void StreamFp4(const Matrix& w, int begin, int end, const float* x, float* space, const Store& store) {
   const D4 d4;
   OrderFp4(x, w.in, space);
   const auto* data = reinterpret_cast<const uint8_t*>(w.data);
-  const V4 relative = hn::Set(d4, StreamError(w.in / kStreamFp4 + kStreamFp4 / N / 2) * 12);
+  const V4 relative = hn::Set(d4, StreamErrorFp4(w.in) * 12);
   for (int n = begin; n < end; n += kOutputs) {
     int outputs[kOutputs];
     VF sums[kOutputs];
     VF magnitudes[kOutputs];
     for (int c = 0; c < kOutputs; ++c) {
       outputs[c] = std::min(n + c, end - 1);
-      DotFp4(data + offset(outputs[c], w.in / 2), w.scale + offset(outputs[c], w.in / kWeightBlock), w.in, space,
-             sums[c], magnitudes[c]);
+      DotFp4<false>(data + offset(outputs[c], w.in / 2), w.scale + offset(outputs[c], w.in / kWeightBlock), w.in, space,
+                    sums[c], magnitudes[c]);
     }
     const V4 magnitude = Sum4(magnitudes[0], magnitudes[1], magnitudes[2], magnitudes[3]);
-    const V4 error = hn::MulAdd(magnitude, relative, hn::Set(d4, 0x1p-100f));
+    const V4 error = hn::MulAdd(magnitude, relative, hn::Set(d4, kFp4Underflow));
     store(n, std::min(kOutputs, end - n),
           Settle(Sum4(sums[0], sums[1], sums[2], sums[3]), error,
-                 [&](int c, float) HWY_ATTR { return ExactSum(Fp4Rows(w, outputs), c, w.in, x); }));
+                 [&](int c, float sum) HWY_ATTR { return CloserFp4(w, outputs, c, x, space, sum); }));
   }
 }
 
