@@ -157,7 +157,8 @@ bool Engine::Loop::idle() const {
 EngineStats Engine::Loop::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = published_;
-  stats.waiting += static_cast<int>(inbox_.size());
+  // Not what was published: between the inbox and the end of a turn a request would be in neither count.
+  stats.waiting = std::max(0, in_flight_ - stats.running);
   stats.progress_age_seconds =
       in_flight_ == 0 ? 0.0 : std::chrono::duration<double>(Clock::now() - last_progress_).count();
   return stats;
