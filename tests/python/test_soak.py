@@ -79,7 +79,7 @@ def request_body(index):
     sampled = index % 3 == 0
     return json.dumps({
         "prompt": prompt,
-        "max_tokens": 8 + index % 5 * 8,
+        "max_tokens": 4 + index % 5 * 4,
         "temperature": 0.8 if sampled else 0,
         "seed": index % 7,
         "ignore_eos": True,
