@@ -3,6 +3,7 @@ come, comes, and is the one that the same prompt gets alone; afterwards the serv
 
 import asyncio
 import json
+import math
 import os
 import random
 import socket
@@ -118,7 +119,7 @@ def process_state(pid):
     return resident, len(os.listdir(f"/proc/{pid}/fd"))
 
 
-async def soak(host, port):
+async def soak(host, port, requests):
     kinds = random.Random(5)
     expected, counts = {}, {"answered": 0, "cancelled": 0, "disconnected": 0, "invalid": 0}
 
@@ -131,15 +132,13 @@ async def soak(host, port):
         return answer
 
     # What every request gets when it is alone; bodies repeat with the period of their parts.
-    period = 1
-    for part in (len(PROMPTS), 3, 5, 7):
-        period = period * part // (1 if period % part else part)
+    period = math.lcm(len(PROMPTS), 3, 5, 7)
     wanted = sorted({kinds.randrange(period) for _ in range(40)})
     for index in wanted:
         expected[index] = await whole(index)
 
     queue = asyncio.Queue()
-    for _ in range(REQUESTS):
+    for _ in range(requests):
         queue.put_nowait((kinds.random(), kinds.choice(wanted)))
 
     async def worker():
@@ -168,11 +167,11 @@ async def soak(host, port):
 
 
 def test_soak(server):
-    asyncio.run(soak_once(server, 200))  # warm: allocations that happen once
+    asyncio.run(soak(server.host, server.port, 200))  # warm: allocations that happen once
     server.wait_idle()
     resident, files = process_state(server.pid)
     start = time.monotonic()
-    counts = asyncio.run(soak(server.host, server.port))
+    counts = asyncio.run(soak(server.host, server.port, REQUESTS))
     seconds = time.monotonic() - start
     server.wait_idle()
     resident_after, files_after = process_state(server.pid)
@@ -181,12 +180,3 @@ def test_soak(server):
     assert files_after <= files
     assert resident_after - resident < 48 << 20
     assert server.total("onelane_pages_used") == 0
-
-
-async def soak_once(server, requests):
-    global REQUESTS
-    full, REQUESTS = REQUESTS, requests
-    try:
-        await soak(server.host, server.port)
-    finally:
-        REQUESTS = full
