@@ -18,10 +18,6 @@ constexpr std::array<std::string_view, 12> kSameFields = {
     "model", "stream", "max_tokens", "temperature",        "top_p",      "top_k",
     "min_p", "seed",   "min_tokens", "repetition_penalty", "ignore_eos", "chat_template_kwargs"};
 
-Error bad(const std::string& path, std::string_view why) {
-  return Error{ErrorCode::kInvalidArgument, format("{}: {}", path, why)};
-}
-
 bool starts_with_ignoring_case(std::string_view text, std::string_view lower) {
   if (text.size() < lower.size()) return false;
   for (size_t i = 0; i < lower.size(); ++i) {
@@ -36,15 +32,16 @@ class Reader {
   explicit Reader(const JsonValue& body) : body_(body) {}
 
   Result<MessagesInput> read() {
-    if (!body_.is(Kind::kObject)) return bad("request", "must be an object");
+    if (!body_.is(Kind::kObject)) return field_error("request", "must be an object");
     ONELANE_TRY(read_system());
     const JsonValue& messages = body_["messages"];
-    if (!messages.is(Kind::kArray) || messages.items.empty()) return bad("messages", "must be a non-empty array");
+    if (!messages.is(Kind::kArray) || messages.items.empty())
+      return field_error("messages", "must be a non-empty array");
     for (size_t i = 0; i < messages.items.size(); ++i) {
       ONELANE_TRY(read_message(messages.items[i], format("messages[{}]", i)));
     }
     ONELANE_TRY(messages_.finish());
-    if (messages_.empty()) return bad("messages", "hold nothing that a model could read");
+    if (messages_.empty()) return field_error("messages", "hold nothing that a model could read");
     JsonValue& chat = out_.chat.json;
     chat = json_object({{"messages", json_array(messages_.take_messages())}});
     out_.chat.origins = messages_.take_origins();
@@ -75,18 +72,18 @@ class Reader {
 
   static Result<std::string> text_of(const JsonValue& block, std::string_view field, const std::string& path) {
     const JsonValue& value = block[field];
-    if (!value.is(Kind::kString)) return bad(format("{}.{}", path, field), "must be a string");
+    if (!value.is(Kind::kString)) return field_error(format("{}.{}", path, field), "must be a string");
     return value.text;
   }
 
   // A string, or text blocks set off by blank lines.
   static Result<std::string> read_text_blocks(const JsonValue& content, const std::string& path) {
     if (content.is(Kind::kString)) return content.text;
-    if (!content.is(Kind::kArray)) return bad(path, "must be a string or an array of text blocks");
+    if (!content.is(Kind::kArray)) return field_error(path, "must be a string or an array of text blocks");
     std::string out;
     for (size_t i = 0; i < content.items.size(); ++i) {
       const std::string where = format("{}[{}]", path, i);
-      if (content.items[i]["type"].text != "text") return bad(where + ".type", "must be \"text\"");
+      if (content.items[i]["type"].text != "text") return field_error(where + ".type", "must be \"text\"");
       ONELANE_ASSIGN(const std::string text, text_of(content.items[i], "text", where));
       if (!out.empty() && !text.empty()) out += "\n\n";
       out += text;
@@ -95,7 +92,7 @@ class Reader {
   }
 
   Result<void> read_message(const JsonValue& message, const std::string& path) {
-    if (!message.is(Kind::kObject)) return bad(path, "must be an object");
+    if (!message.is(Kind::kObject)) return field_error(path, "must be an object");
     const JsonValue& role = message["role"];
     const JsonValue& content = message["content"];
     const std::string where = path + ".content";
@@ -106,7 +103,7 @@ class Reader {
       return {};
     }
     if (!role.is(Kind::kString) || role.text != "user") {
-      return bad(path + ".role", format("{} is not one of user, assistant, system", dump_json(role)));
+      return field_error(path + ".role", format("{} is not one of user, assistant, system", dump_json(role)));
     }
     if (content.is(Kind::kString)) {
       messages_.add("user", content, path);
@@ -118,7 +115,7 @@ class Reader {
   }
 
   static Result<JsonValue> read_parts(const JsonValue& content, const std::string& path) {
-    if (!content.is(Kind::kArray)) return bad(path, "must be a string or an array of content blocks");
+    if (!content.is(Kind::kArray)) return field_error(path, "must be a string or an array of content blocks");
     JsonValue parts = json_array();
     for (size_t i = 0; i < content.items.size(); ++i) {
       ONELANE_ASSIGN(JsonValue part, read_part(content.items[i], format("{}[{}]", path, i)));
@@ -134,7 +131,7 @@ class Reader {
   // A block of a user message or of a tool result, as chat has it.
   static Result<JsonValue> read_part(const JsonValue& block, const std::string& path) {
     const JsonValue& type = block["type"];
-    if (!type.is(Kind::kString)) return bad(path + ".type", "must be a string");
+    if (!type.is(Kind::kString)) return field_error(path + ".type", "must be a string");
     if (type.text == "text") {
       ONELANE_ASSIGN(std::string text, text_of(block, "text", path));
       return text_part(std::move(text));
@@ -192,7 +189,7 @@ class Reader {
       messages_.add_answer(content.text, path);
       return {};
     }
-    if (!content.is(Kind::kArray)) return bad(where, "must be a string or an array of content blocks");
+    if (!content.is(Kind::kArray)) return field_error(where, "must be a string or an array of content blocks");
     for (size_t i = 0; i < content.items.size(); ++i) {
       ONELANE_TRY(read_assistant_block(content.items[i], format("{}[{}]", where, i), path));
     }
@@ -201,7 +198,7 @@ class Reader {
 
   Result<void> read_assistant_block(const JsonValue& block, const std::string& where, const std::string& path) {
     const JsonValue& type = block["type"];
-    if (!type.is(Kind::kString)) return bad(where + ".type", "must be a string");
+    if (!type.is(Kind::kString)) return field_error(where + ".type", "must be a string");
     if (type.text == "text") {
       ONELANE_ASSIGN(const std::string text, text_of(block, "text", where));
       messages_.add_answer(text, path);
@@ -211,10 +208,10 @@ class Reader {
     } else if (type.text == "tool_use") {
       ONELANE_ASSIGN(const std::string name, text_of(block, "name", where));
       ONELANE_ASSIGN(const std::string id, text_of(block, "id", where));
-      if (name.empty()) return bad(where + ".name", "must not be empty");
+      if (name.empty()) return field_error(where + ".name", "must not be empty");
       // Some clients keep the streamed JSON as a string.
       if (!block["input"].is(Kind::kObject) && !block["input"].is(Kind::kString)) {
-        return bad(where + ".input", "must be an object");
+        return field_error(where + ".input", "must be an object");
       }
       messages_.add_call(chat_call(id, name, block["input"]), path);
     } else if (type.text != "redacted_thinking") {
@@ -228,12 +225,12 @@ class Reader {
   Result<void> read_tools() {
     const JsonValue& tools = body_["tools"];
     if (tools.is(Kind::kNull)) return {};
-    if (!tools.is(Kind::kArray)) return bad("tools", "must be an array");
+    if (!tools.is(Kind::kArray)) return field_error("tools", "must be an array");
     std::vector<JsonValue> schemas;
     for (size_t i = 0; i < tools.items.size(); ++i) {
       const JsonValue& tool = tools.items[i];
       const std::string path = format("tools[{}]", i);
-      if (!tool.is(Kind::kObject)) return bad(path, "must be an object");
+      if (!tool.is(Kind::kObject)) return field_error(path, "must be an object");
       const JsonValue& type = tool["type"];
       const JsonValue& schema = tool["input_schema"];
       const bool typed = type.is(Kind::kString) && type.text != "custom";
@@ -242,8 +239,8 @@ class Reader {
         continue;
       }
       ONELANE_ASSIGN(const std::string name, text_of(tool, "name", path));
-      if (name.empty()) return bad(path + ".name", "must not be empty");
-      if (!schema.is(Kind::kObject)) return bad(path + ".input_schema", "must be an object");
+      if (name.empty()) return field_error(path + ".name", "must not be empty");
+      if (!schema.is(Kind::kObject)) return field_error(path + ".input_schema", "must be an object");
       names_.push_back(name);
       schemas.push_back(chat_tool(name, tool["description"], schema));
     }
@@ -254,7 +251,7 @@ class Reader {
   Result<void> read_tool_choice() {
     const JsonValue& choice = body_["tool_choice"];
     if (choice.is(Kind::kNull)) return {};
-    if (!choice.is(Kind::kObject)) return bad("tool_choice", "must be an object");
+    if (!choice.is(Kind::kObject)) return field_error("tool_choice", "must be an object");
     const JsonValue& type = choice["type"];
     ToolChoice& out = out_.chat.tool_choice;
     if (choice["disable_parallel_tool_use"].truthy()) {
@@ -277,9 +274,9 @@ class Reader {
         if (known == name) out = {ToolChoice::Mode::kNamed, name};
       }
       if (out.mode == ToolChoice::Mode::kNamed || is_left_out(name)) return {};
-      return bad("tool_choice.name", format("tools has no {}", dump_json_string(name)));
+      return field_error("tool_choice.name", format("tools has no {}", dump_json_string(name)));
     }
-    return bad("tool_choice.type", format("{} is not one of auto, any, tool, none", dump_json(type)));
+    return field_error("tool_choice.type", format("{} is not one of auto, any, tool, none", dump_json(type)));
   }
 
   bool is_left_out(std::string_view name) const {
@@ -291,24 +288,24 @@ class Reader {
 
   Result<void> read_thinking() {
     const JsonValue& thinking = body_["thinking"];
-    if (!thinking.is(Kind::kNull) && !thinking.is(Kind::kObject)) return bad("thinking", "must be an object");
+    if (!thinking.is(Kind::kNull) && !thinking.is(Kind::kObject)) return field_error("thinking", "must be an object");
     const JsonValue& type = thinking["type"];
     bool on = false;
     if (type.is(Kind::kString)) {
       if (type.text != "enabled" && type.text != "adaptive" && type.text != "between_tools" &&
           type.text != "disabled") {
-        return bad("thinking.type", format("{} is not one of enabled, adaptive, disabled", dump_json(type)));
+        return field_error("thinking.type", format("{} is not one of enabled, adaptive, disabled", dump_json(type)));
       }
       on = type.text != "disabled";
     } else if (!thinking.is(Kind::kNull)) {
-      return bad("thinking.type", "must be a string");
+      return field_error("thinking.type", "must be a string");
     }
     out_.hide_thinking = thinking["display"].text == "omitted";
     if (body_["chat_template_kwargs"].is(Kind::kNull) || type.is(Kind::kString)) {
       add_member(out_.chat.json, "thinking_mode", json_text(on ? "thinking" : "chat"));
     }
     const JsonValue& config = body_["output_config"];
-    if (!config.is(Kind::kNull) && !config.is(Kind::kObject)) return bad("output_config", "must be an object");
+    if (!config.is(Kind::kNull) && !config.is(Kind::kObject)) return field_error("output_config", "must be an object");
     if (!config["effort"].is(Kind::kNull)) {
       add_member(out_.chat.json, "reasoning_effort", config["effort"]);
     } else if (const auto budget = whole_number(thinking["budget_tokens"]); budget && *budget < 4096) {
@@ -319,8 +316,8 @@ class Reader {
 
   Result<void> read_format(const JsonValue& rule) {
     if (rule.is(Kind::kNull)) return {};
-    if (!rule.is(Kind::kObject)) return bad("output_config.format", "must be an object");
-    if (rule["type"].text != "json_schema") return bad("output_config.format.type", "must be \"json_schema\"");
+    if (!rule.is(Kind::kObject)) return field_error("output_config.format", "must be an object");
+    if (rule["type"].text != "json_schema") return field_error("output_config.format.type", "must be \"json_schema\"");
     const JsonValue schema = json_object({{"name", json_text("answer")}, {"schema", rule["schema"]}});
     add_member(out_.chat.json, "response_format",
                json_object({{"type", json_text("json_schema")}, {"json_schema", schema}}));

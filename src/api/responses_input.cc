@@ -61,16 +61,12 @@ bool is_one_of(std::string_view text, const std::array<std::string_view, n>& nam
   return std::find(names.begin(), names.end(), text) != names.end();
 }
 
-Error bad(const std::string& path, std::string_view why) {
-  return Error{ErrorCode::kInvalidArgument, format("{}: {}", path, why)};
-}
-
 class Reader {
  public:
   explicit Reader(const JsonValue& body) : body_(body) {}
 
   Result<ResponsesInput> read() {
-    if (!body_.is(Kind::kObject)) return bad("request", "must be an object");
+    if (!body_.is(Kind::kObject)) return field_error("request", "must be an object");
     ONELANE_TRY(refuse_memory());
     ONELANE_TRY(read_instructions());
     ONELANE_TRY(read_items());
@@ -98,12 +94,12 @@ class Reader {
   Result<void> refuse_memory() {
     for (const char* field : {"previous_response_id", "conversation", "prompt"}) {
       if (body_[field].truthy()) {
-        return bad(field, "nothing is kept between requests here; send the whole history in input");
+        return field_error(field, "nothing is kept between requests here; send the whole history in input");
       }
     }
-    if (body_["background"].truthy()) return bad("background", "must be false: responses are answered at once");
+    if (body_["background"].truthy()) return field_error("background", "must be false: responses are answered at once");
     if (const JsonValue& top = body_["top_logprobs"]; top.truthy()) {
-      return bad("top_logprobs", "not available here; use /v1/chat/completions");
+      return field_error("top_logprobs", "not available here; use /v1/chat/completions");
     }
     return {};
   }
@@ -111,7 +107,7 @@ class Reader {
   Result<void> read_instructions() {
     const JsonValue& text = body_["instructions"];
     if (text.is(Kind::kNull)) return {};
-    if (!text.is(Kind::kString)) return bad("instructions", "must be a string");
+    if (!text.is(Kind::kString)) return field_error("instructions", "must be a string");
     if (!text.text.empty()) messages_.add("system", text, "instructions");
     return {};
   }
@@ -123,18 +119,18 @@ class Reader {
       return {};
     }
     if (!input.is(Kind::kArray) || input.items.empty()) {
-      return bad("input", "must be a string or a non-empty array of items");
+      return field_error("input", "must be a string or a non-empty array of items");
     }
     for (size_t i = 0; i < input.items.size(); ++i) ONELANE_TRY(read_item(input.items[i], format("input[{}]", i)));
-    if (messages_.empty()) return bad("input", "holds nothing that a model could read");
+    if (messages_.empty()) return field_error("input", "holds nothing that a model could read");
     return {};
   }
 
   Result<void> read_item(const JsonValue& item, const std::string& path) {
-    if (!item.is(Kind::kObject)) return bad(path, "must be an object");
+    if (!item.is(Kind::kObject)) return field_error(path, "must be an object");
     const JsonValue& type = item["type"];
     if (type.is(Kind::kNull) && !item["role"].is(Kind::kNull)) return read_message(item, path);
-    if (!type.is(Kind::kString)) return bad(path + ".type", "must be a string");
+    if (!type.is(Kind::kString)) return field_error(path + ".type", "must be a string");
     if (type.text == "message") return read_message(item, path);
     if (type.text == "reasoning") return read_reasoning_item(item, path);
     if (type.text == "function_call") return read_call(item, path, "arguments");
@@ -144,22 +140,25 @@ class Reader {
         type.text == "local_shell_call_output") {
       return read_output(item, path);
     }
-    if (type.text == "item_reference") return bad(path, "items are not kept between requests; send the item itself");
+    if (type.text == "item_reference")
+      return field_error(path, "items are not kept between requests; send the item itself");
     if (is_one_of(type.text, kHostedItems)) {
       out_.chat.ignored.push_back(format("{} ({})", path, type.text));
       return {};
     }
-    return bad(path + ".type",
-               format("{} is not one of message, reasoning, function_call, function_call_output, custom_tool_call, "
-                      "custom_tool_call_output",
-                      dump_json(type)));
+    return field_error(
+        path + ".type",
+        format("{} is not one of message, reasoning, function_call, function_call_output, custom_tool_call, "
+               "custom_tool_call_output",
+               dump_json(type)));
   }
 
   Result<void> read_message(const JsonValue& item, const std::string& path) {
     const JsonValue& role = item["role"];
     const bool system = role.text == "system" || role.text == "developer";
     if (!role.is(Kind::kString) || !(system || role.text == "user" || role.text == "assistant")) {
-      return bad(path + ".role", format("{} is not one of user, assistant, system, developer", dump_json(role)));
+      return field_error(path + ".role",
+                         format("{} is not one of user, assistant, system, developer", dump_json(role)));
     }
     const std::string where = path + ".content";
     if (role.text == "user") {
@@ -179,16 +178,16 @@ class Reader {
   // Content of a user message or a tool's output, as chat has it: a string, or an array of parts.
   static Result<JsonValue> read_parts(const JsonValue& content, const std::string& path) {
     if (content.is(Kind::kString)) return content;
-    if (!content.is(Kind::kArray)) return bad(path, "must be a string or an array of parts");
+    if (!content.is(Kind::kArray)) return field_error(path, "must be a string or an array of parts");
     JsonValue parts = json_array();
     for (size_t i = 0; i < content.items.size(); ++i) {
       const JsonValue& part = content.items[i];
       const std::string where = format("{}[{}]", path, i);
       const JsonValue& type = part["type"];
-      if (!type.is(Kind::kString)) return bad(where + ".type", "must be a string");
+      if (!type.is(Kind::kString)) return field_error(where + ".type", "must be a string");
       if (const auto field = text_field(type.text)) {
         const JsonValue& text = part[*field];
-        if (!text.is(Kind::kString)) return bad(where + "." + std::string(*field), "must be a string");
+        if (!text.is(Kind::kString)) return field_error(where + "." + std::string(*field), "must be a string");
         parts.items.push_back(json_object({{"type", json_text("text")}, {"text", text}}));
       } else if (type.text == "input_image") {
         parts.items.push_back(
@@ -213,7 +212,7 @@ class Reader {
     std::string text;
     for (size_t i = 0; i < parts.items.size(); ++i) {
       if (!parts.items[i]["text"].is(Kind::kString)) {
-        return bad(format("{}[{}].type", path, i), "only text can stand here");
+        return field_error(format("{}[{}].type", path, i), "only text can stand here");
       }
       if (i > 0) text += "\n\n";
       text += parts.items[i]["text"].text;
@@ -223,11 +222,12 @@ class Reader {
 
   Result<void> read_reasoning_item(const JsonValue& item, const std::string& path) {
     const JsonValue& content = item["content"];
-    if (!content.is(Kind::kNull) && !content.is(Kind::kArray)) return bad(path + ".content", "must be an array");
+    if (!content.is(Kind::kNull) && !content.is(Kind::kArray))
+      return field_error(path + ".content", "must be an array");
     std::string text;
     for (size_t i = 0; i < content.items.size(); ++i) {
       const JsonValue& part = content.items[i]["text"];
-      if (!part.is(Kind::kString)) return bad(format("{}.content[{}].text", path, i), "must be a string");
+      if (!part.is(Kind::kString)) return field_error(format("{}.content[{}].text", path, i), "must be a string");
       text += part.text;
     }
     if (text.empty()) text = reasoning_of_token(item["encrypted_content"].text);
@@ -238,7 +238,7 @@ class Reader {
   static Result<std::string> text_of(const JsonValue& item, std::string_view field, const std::string& path) {
     const JsonValue& value = item[field];
     if (!value.is(Kind::kString) || value.text.empty()) {
-      return bad(format("{}.{}", path, field), "must be a non-empty string");
+      return field_error(format("{}.{}", path, field), "must be a non-empty string");
     }
     return value.text;
   }
@@ -247,7 +247,7 @@ class Reader {
     ONELANE_ASSIGN(const std::string name, text_of(item, "name", path));
     ONELANE_ASSIGN(const std::string id, text_of(item, "call_id", path));
     JsonValue arguments = item[field];
-    if (!arguments.is(Kind::kString)) return bad(path + "." + field, "must be a string");
+    if (!arguments.is(Kind::kString)) return field_error(path + "." + field, "must be a string");
     if (field == "input") arguments = json_object({{"input", std::move(arguments)}});
     messages_.add_call(chat_call(id, responses_function_name(item["namespace"].text, name), std::move(arguments)),
                        path);
@@ -255,7 +255,7 @@ class Reader {
   }
 
   Result<void> read_shell_call(const JsonValue& item, const std::string& path) {
-    if (!item["action"].is(Kind::kObject)) return bad(path + ".action", "must be an object");
+    if (!item["action"].is(Kind::kObject)) return field_error(path + ".action", "must be an object");
     const std::string& id = item["call_id"].is(Kind::kString) ? item["call_id"].text : item["id"].text;
     messages_.add_call(chat_call(id, "local_shell", item["action"]), path);
     return {};
@@ -291,10 +291,12 @@ class Reader {
 
   Result<void> read_reasoning() {
     const JsonValue& reasoning = body_["reasoning"];
-    if (!reasoning.is(Kind::kNull) && !reasoning.is(Kind::kObject)) return bad("reasoning", "must be an object");
+    if (!reasoning.is(Kind::kNull) && !reasoning.is(Kind::kObject))
+      return field_error("reasoning", "must be an object");
     rename("reasoning.effort", reasoning["effort"], "reasoning_effort");
     const JsonValue& include = body_["include"];
-    if (!include.is(Kind::kNull) && !include.is(Kind::kArray)) return bad("include", "must be an array of strings");
+    if (!include.is(Kind::kNull) && !include.is(Kind::kArray))
+      return field_error("include", "must be an array of strings");
     out_.carry_reasoning = (!body_["store"].is(Kind::kNull) && !body_["store"].truthy()) ||
                            std::any_of(include.items.begin(), include.items.end(), [](const JsonValue& item) {
                              return item.text == "reasoning.encrypted_content";
@@ -304,12 +306,12 @@ class Reader {
 
   Result<void> read_text_format() {
     const JsonValue& text = body_["text"];
-    if (!text.is(Kind::kNull) && !text.is(Kind::kObject)) return bad("text", "must be an object");
+    if (!text.is(Kind::kNull) && !text.is(Kind::kObject)) return field_error("text", "must be an object");
     const JsonValue& rule = text["format"];
     out_.chat.renamed.emplace_back("response_format.json_schema", "text.format");
     out_.chat.renamed.emplace_back("response_format", "text.format");
     if (rule.is(Kind::kNull)) return {};
-    if (!rule.is(Kind::kObject)) return bad("text.format", "must be an object");
+    if (!rule.is(Kind::kObject)) return field_error("text.format", "must be an object");
     JsonValue chat_rule = json_object({{"type", rule["type"]}});
     if (rule["type"].text == "json_schema") {
       JsonValue schema = json_object();

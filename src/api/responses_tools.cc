@@ -10,15 +10,11 @@ namespace {
 
 using Kind = JsonValue::Kind;
 
-Error bad(const std::string& path, std::string_view why) {
-  return Error{ErrorCode::kInvalidArgument, format("{}: {}", path, why)};
-}
-
 class Reader {
  public:
   Result<ResponsesTools> read(const JsonValue& body) {
     const JsonValue& tools = body["tools"];
-    if (!tools.is(Kind::kNull) && !tools.is(Kind::kArray)) return bad("tools", "must be an array");
+    if (!tools.is(Kind::kNull) && !tools.is(Kind::kArray)) return field_error("tools", "must be an array");
     for (size_t i = 0; i < tools.items.size(); ++i) {
       ONELANE_TRY(read_tool(tools.items[i], format("tools[{}]", i), ""));
     }
@@ -29,18 +25,18 @@ class Reader {
  private:
   static Result<std::string> name_of(const JsonValue& tool, const std::string& path) {
     const JsonValue& name = tool["name"];
-    if (!name.is(Kind::kString) || name.text.empty()) return bad(path + ".name", "must be a non-empty string");
+    if (!name.is(Kind::kString) || name.text.empty()) return field_error(path + ".name", "must be a non-empty string");
     return name.text;
   }
 
   Result<void> read_tool(const JsonValue& tool, const std::string& path, const std::string& space) {
     const JsonValue& type = tool["type"];
-    if (!type.is(Kind::kString)) return bad(path + ".type", "must be a string");
+    if (!type.is(Kind::kString)) return field_error(path + ".type", "must be a string");
     const bool custom = type.text == "custom";
     if (type.text == "namespace" && space.empty()) {
       ONELANE_ASSIGN(const std::string name, name_of(tool, path));
       const JsonValue& inner = tool["tools"];
-      if (!inner.is(Kind::kArray)) return bad(path + ".tools", "must be an array");
+      if (!inner.is(Kind::kArray)) return field_error(path + ".tools", "must be an array");
       for (size_t i = 0; i < inner.items.size(); ++i) {
         ONELANE_TRY(read_tool(inner.items[i], format("{}.tools[{}]", path, i), name));
       }
@@ -91,7 +87,7 @@ class Reader {
       if (!out_.schemas.empty() || out_.ignored.empty()) out_.choice.mode = ToolChoice::Mode::kRequired;
       return {};
     }
-    return bad(path, format("{} is not one of auto, {}required", dump_json(mode), with_none ? "none, " : ""));
+    return field_error(path, format("{} is not one of auto, {}required", dump_json(mode), with_none ? "none, " : ""));
   }
 
   Result<void> read_chosen_tools(const JsonValue& choice) {
@@ -101,10 +97,10 @@ class Reader {
       out_.choice = {ToolChoice::Mode::kNamed, out_.tools[index].function};
       return {};
     }
-    if (!choice["type"].is(Kind::kString)) return bad("tool_choice.type", "must be a string");
+    if (!choice["type"].is(Kind::kString)) return field_error("tool_choice.type", "must be a string");
     if (type != "allowed_tools") return {};  // one of the tools that are left out
     const JsonValue& allowed = choice["tools"];
-    if (!allowed.is(Kind::kArray)) return bad("tool_choice.tools", "must be an array");
+    if (!allowed.is(Kind::kArray)) return field_error("tool_choice.tools", "must be an array");
     std::vector<bool> keep(out_.schemas.size(), false);
     for (size_t i = 0; i < allowed.items.size(); ++i) {
       const std::string& kind = allowed.items[i]["type"].text;
@@ -128,7 +124,7 @@ class Reader {
       const bool meant = tool.name == name.text && (space.empty() || tool.space == space);
       if (name.is(Kind::kString) && (meant || tool.function == name.text)) return i;
     }
-    return bad(path + ".name", format("tools has no {}", dump_json(name)));
+    return field_error(path + ".name", format("tools has no {}", dump_json(name)));
   }
 
   ResponsesTools out_;

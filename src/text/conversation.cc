@@ -8,10 +8,6 @@ namespace {
 
 using Kind = JsonValue::Kind;
 
-Error bad(const std::string& path, std::string_view why) {
-  return Error{ErrorCode::kInvalidArgument, format("{}: {}", path, why)};
-}
-
 class Reader {
  public:
   explicit Reader(const PromptFormat& prompt_format) : format_(prompt_format) {}
@@ -19,9 +15,10 @@ class Reader {
   Result<Conversation> read(const JsonValue& root) {
     const JsonValue& messages = root.is(Kind::kArray) ? root : root["messages"];
     if (!root.is(Kind::kArray) && !root.is(Kind::kObject)) {
-      return bad("request", "must be an object with messages, or an array of messages");
+      return field_error("request", "must be an object with messages, or an array of messages");
     }
-    if (!messages.is(Kind::kArray) || messages.items.empty()) return bad("messages", "must be a non-empty array");
+    if (!messages.is(Kind::kArray) || messages.items.empty())
+      return field_error("messages", "must be a non-empty array");
     for (size_t i = 0; i < messages.items.size(); ++i) {
       ONELANE_ASSIGN(Message message, read_message(messages.items[i], format("messages[{}]", i)));
       conversation_.messages.push_back(std::move(message));
@@ -43,21 +40,21 @@ class Reader {
     const JsonValue& mode = root["thinking_mode"];
     if (!mode.is(Kind::kNull)) {
       if (mode.text != "thinking" && mode.text != "chat")
-        return bad("thinking_mode", "must be \"thinking\" or \"chat\"");
+        return field_error("thinking_mode", "must be \"thinking\" or \"chat\"");
       thinking = mode.text == "thinking";
     }
     const JsonValue& own = root["reasoning_effort"];
     const JsonValue& effort = own.is(Kind::kNull) ? extra["reasoning_effort"] : own;
     if (!effort.is(Kind::kNull) && !effort.is(Kind::kString) && !effort.is(Kind::kNumber)) {
-      return bad("reasoning_effort", "must be a name or an integer");
+      return field_error("reasoning_effort", "must be a name or an integer");
     }
     if (effort.is(Kind::kNumber) && effort.text.find_first_not_of("-0123456789") != std::string::npos) {
-      return bad("reasoning_effort", format("{} is not an integer", effort.text));
+      return field_error("reasoning_effort", format("{} is not an integer", effort.text));
     }
     conversation_.effort = effort.text;
     conversation_.thinking = thinking.value_or(effort.text != "none");
     const JsonValue& drop = root["drop_thinking"];
-    if (!drop.is(Kind::kNull) && !drop.is(Kind::kBool)) return bad("drop_thinking", "must be true or false");
+    if (!drop.is(Kind::kNull) && !drop.is(Kind::kBool)) return field_error("drop_thinking", "must be true or false");
     conversation_.drop_thinking = drop.is(Kind::kNull) || drop.is_true();
     return {};
   }
@@ -71,10 +68,10 @@ class Reader {
       const std::string& type = response["type"].text;
       if (type == "json_schema") {
         const JsonValue& inner = response["json_schema"]["schema"];
-        if (!inner.is(Kind::kObject)) return bad("response_format.json_schema.schema", "must be an object");
+        if (!inner.is(Kind::kObject)) return field_error("response_format.json_schema.schema", "must be an object");
         schema = dump_json(inner);
       } else if (type != "text" && type != "json_object") {
-        return bad("response_format.type", "must be \"text\", \"json_object\" or \"json_schema\"");
+        return field_error("response_format.type", "must be \"text\", \"json_object\" or \"json_schema\"");
       }
     }
     if (tools.empty() && schema.empty()) return {};
@@ -100,12 +97,13 @@ class Reader {
       if (value.text == "tool") return Role::kTool;
       if (value.text == "latest_reminder") return Role::kReminder;
     }
-    return bad(path + ".role",
-               format("{} is not one of system, developer, user, assistant, tool, latest_reminder", dump_json(value)));
+    return field_error(
+        path + ".role",
+        format("{} is not one of system, developer, user, assistant, tool, latest_reminder", dump_json(value)));
   }
 
   Result<Message> read_message(const JsonValue& value, const std::string& path) {
-    if (!value.is(Kind::kObject)) return bad(path, "must be an object");
+    if (!value.is(Kind::kObject)) return field_error(path, "must be an object");
     Message message;
     ONELANE_ASSIGN(message.role, read_role(value["role"], path));
     ONELANE_TRY(read_content(value, path, message));
@@ -114,8 +112,8 @@ class Reader {
     const JsonValue& task = value["task"];
     if (!task.is(Kind::kNull)) {
       if (!task.is(Kind::kString) || !task_text(task.text)) {
-        return bad(path + ".task",
-                   format("{} is not one of action, query, authority, domain, title, read_url", dump_json(task)));
+        return field_error(path + ".task", format("{} is not one of action, query, authority, domain, title, read_url",
+                                                  dump_json(task)));
       }
       message.task = task.text;
     }
@@ -127,13 +125,14 @@ class Reader {
     const bool deepseek_name = !value["reasoning_content"].is(Kind::kNull);
     const std::string field = deepseek_name ? "reasoning_content" : "reasoning";
     const JsonValue& reasoning = value[field];
-    if (!reasoning.is(Kind::kNull) && !reasoning.is(Kind::kString)) return bad(path + "." + field, "must be a string");
+    if (!reasoning.is(Kind::kNull) && !reasoning.is(Kind::kString))
+      return field_error(path + "." + field, "must be a string");
     message.reasoning = reasoning.text;
     ONELANE_TRY(refuse_placeholder(message.reasoning, path + "." + field));
     message.unfinished = value["wo_eos"].truthy() || value["prefix"].truthy();
     const JsonValue& calls = value["tool_calls"];
     if (calls.is(Kind::kNull)) return {};
-    if (!calls.is(Kind::kArray)) return bad(path + ".tool_calls", "must be an array");
+    if (!calls.is(Kind::kArray)) return field_error(path + ".tool_calls", "must be an array");
     for (size_t i = 0; i < calls.items.size(); ++i) {
       ONELANE_ASSIGN(CallRecord call, read_call(calls.items[i], format("{}.tool_calls[{}]", path, i)));
       message.calls.push_back(std::move(call));
@@ -143,9 +142,10 @@ class Reader {
 
   static Result<CallRecord> read_call(const JsonValue& value, const std::string& path) {
     const JsonValue& function = value["function"];
-    if (!function.is(Kind::kObject)) return bad(path + ".function", "must be an object");
+    if (!function.is(Kind::kObject)) return field_error(path + ".function", "must be an object");
     const JsonValue& name = function["name"];
-    if (!name.is(Kind::kString) || name.text.empty()) return bad(path + ".function.name", "must be a non-empty string");
+    if (!name.is(Kind::kString) || name.text.empty())
+      return field_error(path + ".function.name", "must be a non-empty string");
     CallRecord call;
     call.name = name.text;
     const JsonValue& id = value["id"].truthy() ? value["id"] : function["id"];
@@ -180,10 +180,10 @@ class Reader {
   static Result<std::vector<std::string>> read_tools(const JsonValue& value, const std::string& path) {
     std::vector<std::string> schemas;
     if (value.is(Kind::kNull)) return schemas;
-    if (!value.is(Kind::kArray)) return bad(path, "must be an array");
+    if (!value.is(Kind::kArray)) return field_error(path, "must be an array");
     for (size_t i = 0; i < value.items.size(); ++i) {
       const JsonValue& function = value.items[i]["function"];
-      if (!function.is(Kind::kObject)) return bad(format("{}[{}].function", path, i), "must be an object");
+      if (!function.is(Kind::kObject)) return field_error(format("{}[{}].function", path, i), "must be an object");
       schemas.push_back(dump_json(function));
     }
     return schemas;
@@ -203,10 +203,10 @@ class Reader {
       ONELANE_TRY(refuse_placeholder(content.text, where));
       parts.push_back({content.text, false, {}});
     } else if (!content.is(Kind::kNull)) {
-      if (message.role != Role::kTool) return bad(where, "must be a string or an array of parts");
+      if (message.role != Role::kTool) return field_error(where, "must be a string or an array of parts");
       parts.push_back({dump_json(content), false, {}});  // clients that send a result as bare JSON
     } else if (message.role != Role::kAssistant && message.role != Role::kTool) {
-      return bad(where, "is missing: must be a string or an array of parts");
+      return field_error(where, "is missing: must be a string or an array of parts");
     }
     if (message.role == Role::kUser && !parts.empty()) {
       message.parts = std::move(parts);
@@ -233,10 +233,10 @@ class Reader {
       return ContentPart{part.text, false, {}};
     }
     const JsonValue& type = part["type"];
-    if (!type.is(Kind::kString)) return bad(path + ".type", "must be a string");
+    if (!type.is(Kind::kString)) return field_error(path + ".type", "must be a string");
     if (type.text == "text") {
       const JsonValue& text = part["text"];
-      if (!text.is(Kind::kString)) return bad(path + ".text", "must be a string");
+      if (!text.is(Kind::kString)) return field_error(path + ".text", "must be a string");
       ONELANE_TRY(refuse_placeholder(text.text, path + ".text"));
       return ContentPart{text.text, false, {}};
     }
@@ -248,12 +248,13 @@ class Reader {
         inner.push_back({content.text, false, {}});
       } else if (content.is(Kind::kArray)) {
         for (size_t i = 0; i < content.items.size(); ++i) {
-          if (content.items[i]["type"].text == "tool_result") return bad(path + ".content", "tool results do not nest");
+          if (content.items[i]["type"].text == "tool_result")
+            return field_error(path + ".content", "tool results do not nest");
           ONELANE_ASSIGN(ContentPart item, read_part(content.items[i], format("{}.content[{}]", path, i)));
           inner.push_back(std::move(item));
         }
       } else if (!content.is(Kind::kNull)) {
-        return bad(path + ".content", "must be a string or an array of parts");
+        return field_error(path + ".content", "must be a string or an array of parts");
       }
       return ContentPart{join(inner), true, part["tool_use_id"].text};
     }
@@ -267,7 +268,8 @@ class Reader {
   // The placeholder in running text would be counted as an image that nobody sent.
   Result<void> refuse_placeholder(std::string_view text, const std::string& path) const {
     if (format_.image_placeholder.empty() || text.find(format_.image_placeholder) == std::string_view::npos) return {};
-    return bad(path, format("contains the image placeholder {}; send images as parts", format_.image_placeholder));
+    return field_error(path,
+                       format("contains the image placeholder {}; send images as parts", format_.image_placeholder));
   }
 
   const PromptFormat& format_;

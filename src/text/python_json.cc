@@ -247,4 +247,8 @@ bool is_json(std::string_view text) {
   return text.find('\0') == std::string_view::npos && nlohmann::json::accept(text);  // see parse_json
 }
 
+Error field_error(const std::string& path, std::string_view why) {
+  return {ErrorCode::kInvalidArgument, format("{}: {}", path, why)};
+}
+
 }  // namespace onelane

@@ -49,4 +49,7 @@ void append_json_escaped(std::string& out, std::string_view text);
 // Whether `text` is one complete JSON value.
 bool is_json(std::string_view text);
 
+// "path: why": a request's field that is wrong, by its path ("messages[2].content").
+Error field_error(const std::string& path, std::string_view why);
+
 }  // namespace onelane
