@@ -23,6 +23,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"device", {"base"}},
     {"checkpoint", {"base", "numerics"}},
     {"kernels", {"base", "numerics", "device"}},
+    {"cuda", {"base", "numerics", "device", "kernels"}},
     {"model", {"base", "numerics", "device", "checkpoint", "kernels"}},
     {"cache", {"base", "numerics", "device", "checkpoint", "kernels", "model"}},
     {"engine", {"base", "numerics", "device", "checkpoint", "kernels", "model", "cache"}},
@@ -38,6 +39,10 @@ const std::map<std::string, std::vector<std::string>> kRooms = {
     {"spdlog/", {"base/log.cc"}},
     {"fmt/", {"base/format.h", "base/log.h"}},
     {"hwy/", {"kernels/cpu/"}},
+    {"cuda", {"cuda/"}},  // cuda.h, cuda_runtime.h, cuda/ptx, and our own
+    {"cub/", {"cuda/"}},
+    {"nvtx3/", {"cuda/"}},
+    {"onelane/", {"kernels/attention/", "cuda/", "device/plugin"}},
     {"pcre2", {"text/"}},
     {"unicode/", {"text/"}},
     {"nlohmann/", {"checkpoint/", "text/", "api/", "cli/"}},
@@ -57,7 +62,8 @@ std::vector<Include> all_includes() {
   const fs::path root = fs::path(ONELANE_ROOT) / "src";
   std::vector<Include> includes;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
-    if (entry.path().extension() != ".h" && entry.path().extension() != ".cc") continue;
+    const std::string extension = entry.path().extension().string();
+    if (extension != ".h" && extension != ".cc" && extension != ".cu") continue;
     std::ifstream file(entry.path());
     for (std::string line; std::getline(file, line);) {
       constexpr std::string_view kDirective = "#include ";
@@ -92,6 +98,16 @@ TEST(Includes, HeavyLibrariesStayInTheirRooms) {
                                        [&](const std::string& room) { return include.file.starts_with(room); });
       EXPECT_TRUE(allowed) << include.file << " includes " << include.target;
     }
+  }
+}
+
+// nvcc does not compile Debian 12's fmt and spdlog, and a bare CUDA machine has neither.
+TEST(Includes, WhatNvccCompilesKeepsAwayFromFmt) {
+  const std::set<std::string> fmt = {"base/format.h", "base/log.h"};
+  for (const Include& include : all_includes()) {
+    const bool bare = include.file.starts_with("cuda/") || include.file.starts_with("kernels/attention/") ||
+                      include.file.starts_with("numerics/") || include.file.starts_with("device/buffer");
+    EXPECT_FALSE(bare && fmt.contains(include.target)) << include.file << " includes " << include.target;
   }
 }
 

@@ -1,0 +1,215 @@
+// The choice is the argmin of an explicit cost, over a few dozen candidates.
+//
+//   blocks    = rows * heads / block_heads * splits
+//   waves     = ceil(blocks / processors)                    a cluster counts as a whole: its blocks start together
+//   chunks    = ceil(ceil(entries / splits) / chunk_entries)
+//   block_us  = fixed + chunks * (chunk + chunk_head * block_heads)
+//               + (splits > 1 ? merge + merge_head * block_heads * (splits - 1) / splits : 0)
+//   full_us   = waves * block_us                             every row is as long as its lists are wide
+//   cost_us   = full_us + straggler weight * block_us        one row is, the others are short: it alone is waited for
+//
+// Occupancy alone picks one part for many rows, since they fill the chip; when one of them then walks thousands of
+// entries beside rows of a few hundred, all wait for its block. Lengths are not known to a plan, widths are: only wide
+// lists can be that uneven.
+#include "kernels/attention/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <span>
+
+#include "kernels/attention/message.h"
+
+namespace onelane::attention {
+namespace {
+
+constexpr int kMaxRows = 1 << 20;
+constexpr int kEntriesPerPart = 16;  // a part of fewer is all fixed cost
+constexpr int kHeadsOfBlock[] = {32, 16, 8};
+constexpr int kHeadsOfCpuBlock = 4;
+
+// Lists up to this width are walked in a few chunks: there is no straggler to speak of.
+constexpr int kEvenEntries = 1152;
+constexpr double kStragglerWeight = 0.5;
+
+// The constants, per path.
+constexpr PathCost kClusterCost = {.chunk_entries = 128,
+                                   .fixed_us = 2.5,
+                                   .chunk_us = 0.9,
+                                   .chunk_head_us = 0.035,
+                                   .merge_us = 0.5,
+                                   .merge_head_us = 0.03};
+constexpr PathCost kCombineCost = {.chunk_entries = 64,
+                                   .fixed_us = 2.5,
+                                   .chunk_us = 0.7,
+                                   .chunk_head_us = 0.035,
+                                   .merge_us = 2.0,
+                                   .merge_head_us = 0.03};
+
+const PathCost& cost_of(onelane_attention_path path) {
+  return path == ONELANE_PATH_CLUSTER ? kClusterCost : kCombineCost;
+}
+
+// Numbers of parts that a path has kernels for.
+constexpr int kClusterSplits[] = {1, 2, 4, 8};
+constexpr int kCombineSplits[] = {1, 2, 4, 8, 16, 32};
+
+std::span<const int> splits_of(onelane_attention_path path) {
+  if (path == ONELANE_PATH_CLUSTER) return kClusterSplits;
+  return kCombineSplits;
+}
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// The most parts that may be tried: a cluster must fit the device, and every part needs something to do.
+int most_splits(const onelane_attention_shape& shape, const onelane_attention_device& device,
+                onelane_attention_path path) {
+  int most = std::max(1, entries_of(shape) / kEntriesPerPart);
+  if (path == ONELANE_PATH_CLUSTER) most = std::min({most, device.cluster_blocks, device.processors});
+  if (shape.splits > 0) most = std::min(most, shape.splits);
+  return most;
+}
+
+// An enum of a C caller may hold anything; to read it as an enum would be undefined.
+template <class Enum>
+int code_of(const Enum& value) {
+  static_assert(sizeof(Enum) == sizeof(int));
+  int code;
+  std::memcpy(&code, &value, sizeof(code));
+  return code;
+}
+
+Result<void> check_list(const char* name, int32_t width, int format) {
+  if (width < 0) ONELANE_ATTENTION_REFUSE("%s_width is %d; it must not be negative", name, width);
+  if (format < ONELANE_KV_BF16 || format > ONELANE_KV_V41_FP4) {
+    ONELANE_ATTENTION_REFUSE("%s_format is %d; an onelane_kv_format (0 to 3) is needed", name, format);
+  }
+  return {};
+}
+
+Result<void> check_device(const onelane_attention_device& device) {
+  if (device.arch < 0) ONELANE_ATTENTION_REFUSE("device.arch is %d; 0 (CPU) or 10 * major + minor", device.arch);
+  if (device.arch != 0 && device.arch < 80) {
+    return error(ErrorCode::kUnsupported, "device.arch is %d; the kernels need compute capability 8.0 or newer",
+                 device.arch);
+  }
+  if (device.processors < 1) ONELANE_ATTENTION_REFUSE("device.processors is %d; at least 1", device.processors);
+  if (device.arch == 0) return {};
+  if (device.shared_bytes < 0) ONELANE_ATTENTION_REFUSE("device.shared_bytes is %d; not negative", device.shared_bytes);
+  if (device.cluster_blocks < 1) {
+    ONELANE_ATTENTION_REFUSE("device.cluster_blocks is %d; at least 1 (1: no clusters)", device.cluster_blocks);
+  }
+  return {};
+}
+
+// Best candidate of a path; false when not one fits the device.
+bool choose(const onelane_attention_shape& shape, const onelane_attention_device& device, onelane_attention_path path,
+            Candidate& best) {
+  const int most = most_splits(shape, device, path);
+  int largest = 1;
+  for (const int splits : splits_of(path)) {
+    if (splits <= most) largest = splits;
+  }
+  double least = std::numeric_limits<double>::infinity();
+  bool found = false;
+  for (const int splits : splits_of(path)) {
+    if (splits > largest || (shape.splits > 0 && splits != largest)) continue;  // a wish is granted as far as possible
+    for (const int block_heads : kHeadsOfBlock) {                               // ties go to fewer blocks
+      if (shape.heads % block_heads != 0 || block_shared_bytes(path, block_heads) > device.shared_bytes) continue;
+      const double cost = estimate(shape, device, path, {splits, block_heads}).cost_us;
+      if (cost >= least) continue;
+      least = cost;
+      best = {splits, block_heads};
+      found = true;
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+int entries_of(const onelane_attention_shape& shape) { return shape.window_width + shape.extra_width; }
+
+size_t workspace_bytes(const onelane_attention_shape& shape, onelane_attention_path path, int splits) {
+  if (path != ONELANE_PATH_COMBINE || splits <= 1) return 0;
+  const size_t parts = static_cast<size_t>(shape.rows) * static_cast<size_t>(splits) * static_cast<size_t>(shape.heads);
+  return parts * (ONELANE_ATTENTION_DIM + 2) * sizeof(float);
+}
+
+int block_shared_bytes(onelane_attention_path path, int block_heads) {
+  if (path == ONELANE_PATH_CPU) return 0;
+  // Records decoded to bf16, queries, scores of a chunk in float, and a little for barriers, lengths and sinks.
+  const int chunk = path == ONELANE_PATH_CLUSTER ? 128 : 32;
+  return chunk * 1024 + block_heads * 1024 + chunk * block_heads * 4 + 2048;
+}
+
+Estimate estimate(const onelane_attention_shape& shape, const onelane_attention_device& device,
+                  onelane_attention_path path, const Candidate& candidate) {
+  const PathCost& cost = cost_of(path);
+  const int splits = candidate.splits;
+  const int together = path == ONELANE_PATH_CLUSTER ? splits : 1;
+  const double units = static_cast<double>(shape.rows) * (shape.heads / candidate.block_heads) * (splits / together);
+  const double places = std::max(1, device.processors / together);
+  const double waves = std::ceil(units / places);
+  const int chunks = ceil_div(ceil_div(entries_of(shape), splits), cost.chunk_entries);
+  double block = cost.fixed_us + chunks * (cost.chunk_us + cost.chunk_head_us * candidate.block_heads);
+  if (splits > 1) block += cost.merge_us + cost.merge_head_us * candidate.block_heads * (splits - 1) / splits;
+  const double straggler = entries_of(shape) > kEvenEntries ? kStragglerWeight * block : 0.0;
+  return {block, waves * block, waves * block + straggler};
+}
+
+Result<void> check_shape(const onelane_attention_shape& shape) {
+  if (shape.rows < 1 || shape.rows > kMaxRows) {
+    ONELANE_ATTENTION_REFUSE("rows is %d; 1 to %d are possible", shape.rows, kMaxRows);
+  }
+  constexpr int kHeads[] = {8, 16, 32, 64, 128};
+  if (std::find(std::begin(kHeads), std::end(kHeads), shape.heads) == std::end(kHeads)) {
+    ONELANE_ATTENTION_REFUSE("heads is %d; 8, 16, 32, 64 or 128 are possible", shape.heads);
+  }
+  ONELANE_TRY(check_list("window", shape.window_width, code_of(shape.window_format)));
+  ONELANE_TRY(check_list("extra", shape.extra_width, code_of(shape.extra_format)));
+  const int64_t entries = int64_t{shape.window_width} + shape.extra_width;
+  if (entries > ONELANE_ATTENTION_MAX_ENTRIES) {
+    ONELANE_ATTENTION_REFUSE("window_width + extra_width is %lld; at most %d", static_cast<long long>(entries),
+                             ONELANE_ATTENTION_MAX_ENTRIES);
+  }
+  const int output = code_of(shape.output);
+  if (output < ONELANE_OUT_BF16 || output > ONELANE_OUT_FP8_GROUPED) {
+    ONELANE_ATTENTION_REFUSE("output is %d; an onelane_attention_output (0 to 2) is needed", output);
+  }
+  if (shape.splits < 0) ONELANE_ATTENTION_REFUSE("splits is %d; 0 (chosen) or the most parts of a row", shape.splits);
+  return {};
+}
+
+Result<onelane_attention_plan> make_plan(const onelane_attention_shape& shape, const onelane_attention_device& device) {
+  ONELANE_TRY(check_shape(shape));
+  ONELANE_TRY(check_device(device));
+  onelane_attention_plan plan;
+  std::memset(&plan, 0, sizeof(plan));  // plans compare as bytes
+  plan.shape = shape;
+  plan.device = device;
+  if (device.arch == 0) {
+    plan.path = ONELANE_PATH_CPU;
+    plan.splits = 1;
+    plan.block_heads = kHeadsOfCpuBlock;
+    return plan;
+  }
+  Candidate best;
+  const bool clusters = device.arch == 90 && device.cluster_blocks >= 2;
+  if (clusters && choose(shape, device, ONELANE_PATH_CLUSTER, best)) {
+    plan.path = ONELANE_PATH_CLUSTER;
+  } else if (choose(shape, device, ONELANE_PATH_COMBINE, best)) {
+    plan.path = ONELANE_PATH_COMBINE;
+  } else {
+    return error(ErrorCode::kUnsupported, "device.shared_bytes is %d; a block needs at least %d", device.shared_bytes,
+                 block_shared_bytes(ONELANE_PATH_COMBINE, 8));
+  }
+  plan.splits = best.splits;
+  plan.block_heads = best.block_heads;
+  plan.shared_bytes = block_shared_bytes(plan.path, best.block_heads);
+  plan.workspace_bytes = workspace_bytes(shape, plan.path, best.splits);
+  return plan;
+}
+
+}  // namespace onelane::attention
