@@ -14,9 +14,10 @@ endif()
 add_library(onelane_options INTERFACE)
 # -ffp-contract=off: a*b+c is fused by default on machines with FMA and not on others, so the same source would give
 # other bits. Code that wants FMA asks for it by name.
-target_compile_options(onelane_options INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
-                       -Wno-missing-field-initializers  # designated initialisers leave the rest to the defaults
-                       -Werror -ffp-contract=off)
+target_compile_options(onelane_options INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion>"
+  # designated initialisers leave the rest to the defaults
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers;-Werror;-ffp-contract=off>")
 target_include_directories(onelane_options INTERFACE "${CMAKE_SOURCE_DIR}/src")
 
 # onelane_library(NAME files... LINKS targets...): the static library of one src/ folder.
@@ -35,3 +36,28 @@ function(onelane_sanitize)
     add_compile_options(-fsanitize=fuzzer-no-link)
   endif()
 endfunction()
+
+# onelane_exports(TARGET PATTERN...): a shared library that shows these symbols and no others, has none left open, and
+# stays loaded once it is.
+function(onelane_exports target)
+  list(JOIN ARGN "; " patterns)
+  set(script "${CMAKE_CURRENT_BINARY_DIR}/${target}.map")
+  file(CONFIGURE OUTPUT "${script}" CONTENT "{ global: @patterns@; local: *; };\n" @ONLY)
+  target_link_options(${target} PRIVATE "-Wl,--version-script=${script}" -Wl,--exclude-libs,ALL -Wl,-z,nodelete)
+  if(NOT ONELANE_SANITIZE)
+    target_link_options(${target} PRIVATE -Wl,-z,defs)  # the sanitizers' symbols are the program's
+  endif()
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX LINK_DEPENDS "${script}")
+endfunction()
+
+# ONELANE_BUILD_ID: equal in a program and a plugin that fit. A hash of the headers that both are compiled with, so that
+# it changes when and only when they do.
+set(build_id_text "${PROJECT_VERSION}")
+foreach(header include/onelane/attention.h src/device/plugin_interface.h src/kernels/kernels.h src/numerics/records.h)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/${header}")
+  file(SHA256 "${CMAKE_SOURCE_DIR}/${header}" header_hash)
+  string(APPEND build_id_text " ${header_hash}")
+endforeach()
+string(SHA256 build_id_hash "${build_id_text}")
+string(SUBSTRING "${build_id_hash}" 0 12 build_id_hash)
+set(ONELANE_BUILD_ID "${PROJECT_VERSION}-${build_id_hash}")

@@ -135,7 +135,8 @@ ONELANE_API int onelane_attention_make_plan(const onelane_attention_shape* shape
 /* CPU: every thread of `plan->device.processors`; returns when the output is written. */
 ONELANE_API int onelane_attention_run_cpu(const onelane_attention_plan* plan, const onelane_attention_args* args);
 
-/* CUDA (in libraries built with it). `stream` is a cudaStream_t. Describe the current device, enqueue one call. */
+/* CUDA; in a library built without it both return ONELANE_ATTENTION_UNSUPPORTED. `stream` is a cudaStream_t. Describe the
+ * current device, enqueue one call. */
 ONELANE_API int onelane_attention_describe_cuda(onelane_attention_device* device);
 ONELANE_API int onelane_attention_run_cuda(const onelane_attention_plan* plan, const onelane_attention_args* args,
                                            void* stream);
