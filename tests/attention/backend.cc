@@ -12,8 +12,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "kernels/attention/reference.h"
+
 namespace onelane::attention_test {
 namespace {
+
+#ifdef ONELANE_WITHOUT_CPU  // built where Highway is not installed (tools/gpu/build.sh): the oracle stands in
+int run_on_host(const onelane_attention_plan& plan, const onelane_attention_args& args) {
+  return attention::run_reference(plan, args);
+}
+#else
+int run_on_host(const onelane_attention_plan& plan, const onelane_attention_args& args) {
+  return onelane_attention_run_cpu(&plan, &args);
+}
+#endif
 
 class HostBackend : public Backend {
  public:
@@ -61,8 +73,8 @@ class HostBackend : public Backend {
   void synchronize() override {}
 
   int run(const onelane_attention_plan& plan, const onelane_attention_args& args) override {
-    if (recording_ == nullptr) return onelane_attention_run_cpu(&plan, &args);
-    recording_->push_back([plan, args] { check_status(onelane_attention_run_cpu(&plan, &args), "a replayed run"); });
+    if (recording_ == nullptr) return run_on_host(plan, args);
+    recording_->push_back([plan, args] { check_status(run_on_host(plan, args), "a replayed run"); });
     return 0;
   }
   void count_and_sum(const float* in, int rows, int parts, float* out, unsigned* counter) override {

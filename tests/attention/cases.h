@@ -20,7 +20,7 @@ enum class Proof {
 struct Group {
   std::string name;
   Proof proof = Proof::kOracle;
-  std::vector<Case> cases;
+  std::vector<Case> cases{};
   Limits limits{};
 };
 
