@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/chat.h"
+#include "cli/doctor.h"
 #include "cli/encode.h"
 #include "cli/generate.h"
 #include "cli/inspect.h"
@@ -14,6 +15,7 @@
 #include "cli/score.h"
 #include "cli/serve.h"
 #include "cli/tokenize.h"
+#include "device/plugin.h"
 
 namespace onelane {
 namespace {
@@ -175,6 +177,12 @@ void add_parse(Subcommands& commands, ParseCommand& command) {
   app.add_flag("--strict", command.strict, "refuse malformed text instead of repairing it");
 }
 
+void add_doctor(Subcommands& commands, DoctorOptions& options) {
+  options = {.version = ONELANE_VERSION, .plugin_folders = plugin_folders()};
+  commands.add("doctor", "what this machine offers: processor, memory, CUDA plugin, GPUs",
+               [&options] { return run_doctor(options); });
+}
+
 int run(int argc, char** argv) {
   CLI::App app("onelane: DeepSeek-V4.1-Flash and V4-Flash for one impatient user");
   app.require_subcommand(1);
@@ -190,6 +198,7 @@ int run(int argc, char** argv) {
   TokenizeCommand tokenize;
   EncodeCommand encode;
   ParseCommand parse;
+  DoctorOptions doctor;
   chat.options.max_tokens = 1024;
   chat.options.sampling = {.temperature = 0.6f, .top_p = 0.95f, .seed = 0};
   add_generate(commands, generate);
@@ -201,6 +210,7 @@ int run(int argc, char** argv) {
   add_tokenize(commands, tokenize);
   add_encode(commands, encode);
   add_parse(commands, parse);
+  add_doctor(commands, doctor);
 
   try {
     app.parse(argc, argv);
