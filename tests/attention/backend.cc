@@ -68,7 +68,12 @@ class HostBackend : public Backend {
   void upload(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
   void download(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
   void fill(void* memory, int byte, size_t bytes) override {
-    if (bytes > 0) std::memset(memory, byte, bytes);
+    if (bytes == 0) return;
+    if (recording_ == nullptr) {
+      std::memset(memory, byte, bytes);
+    } else {
+      recording_->push_back([=] { std::memset(memory, byte, bytes); });
+    }
   }
   void synchronize() override {}
 

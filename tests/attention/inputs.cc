@@ -116,7 +116,8 @@ void fill_rows(const Case& spec, uint64_t stream, Lengths kind, List& list, cons
                : draw <= 5 ? list.width
                            : random.below(list.width + 1);
     }
-    if (row >= live_rows) length = -random.below(2);
+    // Padding is empty by its length or by its indices.
+    if (row >= live_rows) length = random.chance(0.5) ? -random.below(2) : list.width;
     list.lengths.push_back(length);
   }
   list.indices.resize(static_cast<size_t>((rows - 1) * list.index_stride + list.width));
@@ -128,7 +129,7 @@ void fill_rows(const Case& spec, uint64_t stream, Lengths kind, List& list, cons
     for (int slot = 0; slot < slots; ++slot) {
       // Beyond the length also indices that look right: whoever follows them gets a wrong sum instead of a fault.
       const bool beyond = slot >= length;
-      const bool hole = beyond ? own.chance(0.7) : own.chance(spec.holes);
+      const bool hole = row >= live_rows && !beyond ? true : own.chance(beyond ? 0.7 : spec.holes);
       indices[slot] = hole ? (!beyond && own.chance(0.5) ? -1 : garbage(own, list))
                            : nameable[static_cast<size_t>(own.below(static_cast<int>(nameable.size())))];
     }
@@ -155,10 +156,14 @@ std::vector<int32_t> choose_nameable(const List& list, double live, Random rando
   return nameable;
 }
 
-void fill_queries(Problem& problem) {
+void fill_queries(Problem& problem, int live_rows) {
   const Case& spec = problem.spec;
   problem.q.resize(static_cast<size_t>(problem.rows()) * problem.heads() * kDim);
   parallel_for(static_cast<int64_t>(problem.rows()) * problem.heads(), 64, [&](int64_t head) {
+    if (head >= static_cast<int64_t>(live_rows) * problem.heads()) {
+      std::fill_n(problem.q.begin() + head * kDim, kDim, uint16_t{0xffff});  // NaN
+      return;
+    }
     Random random(spec.seed, kQueries + static_cast<uint64_t>(head));
     for (int d = 0; d < kDim; ++d) {
       const float value = clamp1(random.normal());
@@ -168,14 +173,16 @@ void fill_queries(Problem& problem) {
   });
 }
 
-void fill_positions(Problem& problem) {
+void fill_positions(Problem& problem, int live_rows) {
   if (!problem.spec.rope) return;
   Random random(problem.spec.seed, kPositions);
   problem.positions.resize(static_cast<size_t>(problem.rows()));
-  for (int32_t& position : problem.positions) {
+  for (int row = 0; row < problem.rows(); ++row) {
+    int32_t& position = problem.positions[static_cast<size_t>(row)];
     position = random.below(kMaxPosition);
-    if (random.chance(0.05)) position = -1 - random.below(1 << 30);
-    if (random.chance(0.05)) position = kMaxPosition + random.below(1 << 30);
+    const double out_of_range = row < live_rows ? 0.05 : 0.5;
+    if (random.chance(out_of_range)) position = -1 - random.below(1 << 30);
+    if (random.chance(out_of_range)) position = kMaxPosition + random.below(1 << 30);
   }
 }
 
@@ -237,8 +244,8 @@ Problem begin_problem(const Case& spec) {
   const onelane_attention_shape& shape = spec.shape;
   shape_list(problem.window, shape.window_format, shape.window_width, spec.window_page, spec.window_records);
   shape_list(problem.extra, shape.extra_format, shape.extra_width, spec.extra_page, spec.extra_records);
-  fill_queries(problem);
-  fill_positions(problem);
+  fill_queries(problem, problem.rows());
+  fill_positions(problem, problem.rows());
   fill_constants(problem);
   return problem;
 }
@@ -321,10 +328,11 @@ Problem make_standing_problem(const Case& spec, double live) {
   return problem;
 }
 
-void remake_rows(Problem& problem, uint64_t seed, int live_rows) {
+void remake_rows(Problem& problem, uint64_t seed, int rows, int live_rows) {
   problem.spec.seed = seed;
-  fill_queries(problem);
-  fill_positions(problem);
+  problem.spec.shape.rows = rows;
+  fill_queries(problem, live_rows);
+  fill_positions(problem, live_rows);
   fill_rows(problem.spec, kWindow, problem.spec.window_lengths, problem.window, problem.window.nameable, live_rows);
   fill_rows(problem.spec, kExtra, problem.spec.extra_lengths, problem.extra, problem.extra.nameable, live_rows);
 }

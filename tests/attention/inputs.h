@@ -91,12 +91,12 @@ void write_record(onelane_kv_format format, const float* values, uint8_t* page, 
 
 Problem make_problem(const Case& spec);
 
-// The same with another seed and other lists, lengths, queries and positions, but the pools (all of whose records are
-// then numbers) left as they are: what changes from step to step of a server. `live_rows`: rows from there on are
-// padding, with empty lists and garbage everywhere.
-void remake_rows(Problem& problem, uint64_t seed, int live_rows);
-
 // A problem for remake_rows(): the share `live` of the records can be named, the others are poison.
 Problem make_standing_problem(const Case& spec, double live);
+
+// Another seed's lists, lengths, queries and positions for `rows` rows, the pools left as they are: what changes from
+// step to step of a server. Rows from `live_rows` on are padding: no valid entry, and garbage everywhere else, as stale
+// buffers have it.
+void remake_rows(Problem& problem, uint64_t seed, int rows, int live_rows);
 
 }  // namespace onelane::attention_test

@@ -63,11 +63,11 @@ void Operands::reserve(const OperandBytes& bytes) {
 }
 
 onelane_attention_args Operands::bind(const Problem& problem, const onelane_attention_plan& plan,
-                                      const Operands* pools) const {
+                                      const Region* workspace) const {
   const OperandBytes bytes = operand_bytes(problem, plan);
   const auto at = [&](Operand operand) -> void* {
-    const bool pool = operand == kWindowPages || operand == kExtraPages;
-    const Region& region = (pool && pools != nullptr ? *pools : *this).regions_[operand];
+    const bool elsewhere = operand == kWorkspace && workspace != nullptr;
+    const Region& region = elsewhere ? *workspace : regions_[operand];
     return bytes[operand] == 0 ? nullptr : region.tail(bytes[operand], operand_alignment(operand));
   };
   onelane_attention_args args = problem.host_args();

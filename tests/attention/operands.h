@@ -61,9 +61,9 @@ class Operands {
 
   // Makes room. Pointers handed out before are void if anything grew.
   void reserve(const OperandBytes& bytes);
-  // The arguments of a call: every operand at the end of its region. `pools`: take the pages from these instead.
+  // The arguments of a call: every operand at the end of its region, the workspace perhaps of another.
   onelane_attention_args bind(const Problem& problem, const onelane_attention_plan& plan,
-                              const Operands* pools = nullptr) const;
+                              const Region* workspace = nullptr) const;
   // Enqueues copies of the inputs to where bind() says they are.
   void upload(const Problem& problem, const onelane_attention_args& args, bool with_pools = true) const;
   // Fills outputs and workspace with 0xff: NaN as bf16, float and e4m3.
