@@ -92,6 +92,10 @@ onelane_attention_shape make_shape(const Options& options, const std::string& ro
   shape.heads = options.heads;
   shape.window_width = std::atoi(two[0].c_str());
   shape.extra_width = std::atoi(two[1].c_str());
+  if (shape.rows < 1 || shape.rows > 4096) stop("--rows are 1 to 4096, not \"" + rows + "\"");
+  if (shape.window_width < 0 || shape.extra_width < 0 || shape.window_width + shape.extra_width == 0) {
+    stop("there is nothing to read for widths " + widths);
+  }
   if (format == "v4") {
     shape.window_format = shape.extra_format = ONELANE_KV_V4;
   } else if (format == "v41") {

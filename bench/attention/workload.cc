@@ -18,6 +18,7 @@ using attention_test::Random;
 constexpr double kColdBytes = 240e6;
 constexpr int kFewestNodes = 64;
 constexpr int kAngles = 4096;
+constexpr size_t kMaxRows = 4096;
 constexpr int kSinkHeads = ONELANE_ATTENTION_MAX_HEADS;
 
 double record_bytes_of(const onelane_attention_shape& shape) {
@@ -86,6 +87,24 @@ void Workload::prepare_pool(Pool& pool, onelane_kv_format format, int width, int
   pool.list.pages = pool.pages.data();
 }
 
+// What is the same for all shapes.
+void Workload::prepare_constants(Timer& timer) {
+  if (angles_.data() != nullptr) return;
+  Random random(3);
+  std::vector<float> sink(kSinkHeads);
+  for (float& value : sink) value = random.normal();
+  upload(sink_, sink, timer.stream());
+  std::vector<int32_t> positions(kMaxRows);
+  for (int32_t& position : positions) position = random.below(kAngles);
+  upload(positions_, positions, timer.stream());
+  std::vector<float> angles(static_cast<size_t>(kAngles) * ONELANE_ATTENTION_ROPE_DIM);
+  for (size_t i = 0; i < angles.size(); ++i) {
+    const double angle = static_cast<double>(i / 64) * std::pow(10000.0, -static_cast<double>(i % 32) / 32);
+    angles[i] = static_cast<float>(i % 64 < 32 ? std::cos(angle) : std::sin(angle));
+  }
+  upload(angles_, angles, timer.stream());
+}
+
 void Workload::prepare(const onelane_attention_shape& shape, Timer& timer) {
   shape_ = shape;
   // One set more than fills the span: the one in use does not count.
@@ -109,18 +128,7 @@ void Workload::prepare(const onelane_attention_shape& shape, Timer& timer) {
   out_scales_.reserve(attention::out_scale_bytes(shape) * sets);
   lse_.reserve(static_cast<size_t>(shape.rows) * shape.heads * sizeof(float) * sets);
 
-  std::vector<float> sink(kSinkHeads);
-  for (float& value : sink) value = random.normal();
-  upload(sink_, sink, timer.stream());
-  std::vector<int32_t> positions(static_cast<size_t>(shape.rows));
-  for (int32_t& position : positions) position = random.below(kAngles);
-  upload(positions_, positions, timer.stream());
-  std::vector<float> angles(static_cast<size_t>(kAngles) * ONELANE_ATTENTION_ROPE_DIM);
-  for (size_t i = 0; i < angles.size(); ++i) {
-    const double angle = static_cast<double>(i / 64) * std::pow(10000.0, -static_cast<double>(i % 32) / 32);
-    angles[i] = static_cast<float>(i % 64 < 32 ? std::cos(angle) : std::sin(angle));
-  }
-  upload(angles_, angles, timer.stream());
+  prepare_constants(timer);
   CHECK_CUDA(cudaStreamSynchronize(timer.stream()));
 }
 

@@ -37,6 +37,7 @@ class Workload {
     onelane_attention_list list{};
     int width = 0;
   };
+  void prepare_constants(Timer& timer);
   void prepare_pool(Pool& pool, onelane_kv_format format, int width, int page_records, Timer& timer);
 
   onelane_attention_shape shape_{};

@@ -213,6 +213,24 @@ void fill_constants(Problem& problem) {
   }
 }
 
+// NaN in every value and scale; or, where a record has a bf16 part, infinity there.
+void poison_record(List& list, int32_t record, bool infinite) {
+  uint8_t* page = list.pages.data() + record / list.page_records * list.page_bytes;
+  const auto place = static_cast<size_t>(record % list.page_records);
+  const auto data_bytes = static_cast<size_t>(record_data_bytes(list.format));
+  const auto scale_bytes = static_cast<size_t>(record_scale_bytes(list.format));
+  uint8_t* data = page + place * data_bytes;
+  const bool has_bf16 = list.format == ONELANE_KV_BF16 || list.format == ONELANE_KV_V4;
+  if (infinite && has_bf16) {
+    const uint16_t infinity = float_to_bf16(kInfinity);
+    const size_t first = list.format == ONELANE_KV_V4 ? 448 : 0;
+    for (size_t at = first; at < data_bytes; at += 2) std::memcpy(data + at, &infinity, sizeof(infinity));
+    return;
+  }
+  std::memset(data, 0xff, data_bytes);
+  std::memset(page + static_cast<size_t>(list.page_records) * data_bytes + place * scale_bytes, 0xff, scale_bytes);
+}
+
 // Poisons one record that only `row` names: the first valid one of its lists, all other mentions of it made holes.
 void plant_fault(Problem& problem) {
   List& list = problem.window.width > 0 ? problem.window : problem.extra;
@@ -226,13 +244,7 @@ void plant_fault(Problem& problem) {
       int32_t* indices = list.indices.data() + other * list.index_stride;
       std::replace(indices, indices + list.width, record, -1);
     }
-    uint8_t* page = list.pages.data() + record / list.page_records * list.page_bytes;
-    const int place = record % list.page_records;
-    std::memset(page + static_cast<size_t>(place) * record_data_bytes(list.format), 0xff,
-                static_cast<size_t>(record_data_bytes(list.format)));
-    std::memset(page + static_cast<size_t>(list.page_records) * record_data_bytes(list.format) +
-                    static_cast<size_t>(place) * record_scale_bytes(list.format),
-                0xff, static_cast<size_t>(record_scale_bytes(list.format)));
+    poison_record(list, record, problem.spec.seed % 2 == 1);
     problem.faulty_row = row;
     return;
   }

@@ -28,7 +28,7 @@ enum class Values {
   kPeaked,    // scores up to about 1e4: one entry or a few ties take all the weight
   kEqual,     // all records alike: the output is that record
   kNegative,  // every score around -4e4: a maximum that starts at 0 or underflows shows
-  kFaulty     // some records hold NaN; one row names one of them, and only that row may suffer
+  kFaulty     // one record holds NaN or infinity; one row names it, and only that row may suffer
 };
 
 enum class Sinks { kNone, kMixed, kHuge };  // mixed: 31 % +inf, 31 % -inf; huge: finite, up to +-3e38
