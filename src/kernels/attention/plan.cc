@@ -25,6 +25,7 @@ namespace onelane::attention {
 namespace {
 
 constexpr int kMaxRows = 1 << 20;
+constexpr int kMaxThreads = 1024;
 constexpr int kEntriesPerPart = 16;  // a part of fewer is all fixed cost
 constexpr int kHeadsOfBlock[] = {32, 16, 8};
 constexpr int kHeadsOfCpuBlock = 4;
@@ -84,21 +85,6 @@ Result<void> check_list(const char* name, int32_t width, int format) {
   if (width < 0) ONELANE_ATTENTION_REFUSE("%s_width is %d; it must not be negative", name, width);
   if (format < ONELANE_KV_BF16 || format > ONELANE_KV_V41_FP4) {
     ONELANE_ATTENTION_REFUSE("%s_format is %d; an onelane_kv_format (0 to 3) is needed", name, format);
-  }
-  return {};
-}
-
-Result<void> check_device(const onelane_attention_device& device) {
-  if (device.arch < 0) ONELANE_ATTENTION_REFUSE("device.arch is %d; 0 (CPU) or 10 * major + minor", device.arch);
-  if (device.arch != 0 && device.arch < 80) {
-    return error(ErrorCode::kUnsupported, "device.arch is %d; the kernels need compute capability 8.0 or newer",
-                 device.arch);
-  }
-  if (device.processors < 1) ONELANE_ATTENTION_REFUSE("device.processors is %d; at least 1", device.processors);
-  if (device.arch == 0) return {};
-  if (device.shared_bytes < 0) ONELANE_ATTENTION_REFUSE("device.shared_bytes is %d; not negative", device.shared_bytes);
-  if (device.cluster_blocks < 1) {
-    ONELANE_ATTENTION_REFUSE("device.cluster_blocks is %d; at least 1 (1: no clusters)", device.cluster_blocks);
   }
   return {};
 }
@@ -179,6 +165,25 @@ Result<void> check_shape(const onelane_attention_shape& shape) {
     ONELANE_ATTENTION_REFUSE("output is %d; an onelane_attention_output (0 to 2) is needed", output);
   }
   if (shape.splits < 0) ONELANE_ATTENTION_REFUSE("splits is %d; 0 (chosen) or the most parts of a row", shape.splits);
+  return {};
+}
+
+Result<void> check_device(const onelane_attention_device& device) {
+  if (device.arch < 0) ONELANE_ATTENTION_REFUSE("device.arch is %d; 0 (CPU) or 10 * major + minor", device.arch);
+  if (device.arch != 0 && device.arch < 80) {
+    return error(ErrorCode::kUnsupported, "device.arch is %d; the kernels need compute capability 8.0 or newer",
+                 device.arch);
+  }
+  if (device.processors < 1) ONELANE_ATTENTION_REFUSE("device.processors is %d; at least 1", device.processors);
+  if (device.arch == 0) {
+    if (device.processors <= kMaxThreads) return {};
+    ONELANE_ATTENTION_REFUSE("device.processors is %d; a CPU run takes at most %d threads", device.processors,
+                             kMaxThreads);
+  }
+  if (device.shared_bytes < 0) ONELANE_ATTENTION_REFUSE("device.shared_bytes is %d; not negative", device.shared_bytes);
+  if (device.cluster_blocks < 1) {
+    ONELANE_ATTENTION_REFUSE("device.cluster_blocks is %d; at least 1 (1: no clusters)", device.cluster_blocks);
+  }
   return {};
 }
 

@@ -54,6 +54,9 @@ int block_shared_bytes(onelane_attention_path path, int block_heads);
 // field and what would be right if not.
 Result<void> check_shape(const onelane_attention_shape& shape);
 
+// The same of a device; kUnsupported for one that is too old.
+Result<void> check_device(const onelane_attention_device& device);
+
 // The plan, or kInvalidArgument for a field that is off, or kUnsupported when no path fits the device.
 Result<onelane_attention_plan> make_plan(const onelane_attention_shape& shape, const onelane_attention_device& device);
 

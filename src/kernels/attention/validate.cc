@@ -96,7 +96,8 @@ Result<void> check_plan(const onelane_attention_plan& plan) {
     ONELANE_ATTENTION_REFUSE("plan.path is %d and plan.device.arch is %d; use onelane_attention_make_plan",
                              static_cast<int>(plan.path), plan.device.arch);
   }
-  if (plan.device.processors < 1) ONELANE_ATTENTION_REFUSE("plan.device.processors is %d", plan.device.processors);
+  auto device = check_device(plan.device);
+  if (!device) return std::move(device).error().in("plan");
   const int most = std::max(1, entries_of(plan.shape));
   if (plan.splits < 1 || plan.splits > most || (cpu && plan.splits != 1)) {
     ONELANE_ATTENTION_REFUSE("plan.splits is %d; 1 to %d are possible", plan.splits, cpu ? 1 : most);

@@ -229,6 +229,8 @@ TEST(Plan, ABadDeviceIsRefusedByTheNameOfItsField) {
   refused([](auto& device) { device.arch = -1; }, ONELANE_ATTENTION_INVALID, "device.arch");
   refused([](auto& device) { device.arch = 75; }, ONELANE_ATTENTION_UNSUPPORTED, "device.arch");
   refused([](auto& device) { device.processors = 0; }, ONELANE_ATTENTION_INVALID, "device.processors");
+  refused([](auto& device) { device.arch = 0, device.processors = 1025; }, ONELANE_ATTENTION_INVALID,
+          "device.processors");
   refused([](auto& device) { device.cluster_blocks = 0; }, ONELANE_ATTENTION_INVALID, "device.cluster_blocks");
   refused([](auto& device) { device.shared_bytes = -1; }, ONELANE_ATTENTION_INVALID, "device.shared_bytes");
   refused([](auto& device) { device.shared_bytes = 1024; }, ONELANE_ATTENTION_UNSUPPORTED, "device.shared_bytes");
