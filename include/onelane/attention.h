@@ -46,7 +46,8 @@ typedef enum {
 } onelane_kv_format;
 
 /* One list of entries a row. An index is page * page_records + place. Every index that is negative or not below
- * pages * page_records, and everything at or past a row's length, counts as no entry and is never followed. */
+ * pages * page_records, and everything at or past a row's length, counts as no entry and is never followed. A record
+ * with a NaN spoils the rows that attend to it, and no others; what they then hold is not specified. */
 typedef struct {
   const void* pages;       /* base of the pool, 16-byte aligned */
   int64_t page_bytes;      /* from one page to the next, a multiple of 16 */
