@@ -30,7 +30,7 @@ for each in $arch; do gencode+=("-gencode=arch=compute_$each,code=sm_$each"); do
 include=(-I"$root/src" -I"$root/include" -I"$root/tests" -I"$root/bench")
 host=(-std=c++20 -O2 -g1 -Wall -Wextra -ffp-contract=off -fPIC "${include[@]}" -DONELANE_WITH_CUDA -DONELANE_WITHOUT_CPU
       -isystem "$cuda/include")
-device=(-std=c++20 -O3 -lineinfo "${gencode[@]}" "${include[@]}" -DONELANE_WITH_CUDA -Xcompiler -fPIC,-ffp-contract=off)
+device=(-std=c++20 -O3 -lineinfo "${include[@]}" -DONELANE_WITH_CUDA -Xcompiler -fPIC,-ffp-contract=off)
 link=(-static-libstdc++ -static-libgcc -L"$cuda/lib64" -lcudart_static -ldl -lrt -lpthread)
 
 # The kernels first: they take longest.
@@ -55,7 +55,9 @@ compile() {
   log=${target%.o}.log
   if current "$target"; then return; fi
   local command=("$cxx" "${host[@]}")
-  [[ $source == *.cu ]] && command=("$nvcc" "${device[@]}")
+  [[ $source == *.cu ]] && command=("$nvcc" "${device[@]}" "${gencode[@]}")
+  # Hopper's instructions alone; it is there whatever else is compiled for (src/cuda/CMakeLists.txt says the same).
+  [[ $source == */cluster.cu ]] && command=("$nvcc" "${device[@]}" -gencode=arch=compute_90a,code=sm_90a)
   if "${command[@]}" -MMD -MF "${target%.o}.d" -c "$source" -o "$target" >"$log" 2>&1; then
     # ptxas explains what it did for wgmma at length; anything that spills or is wrong is shown.
     grep -v 'C7519\|^$' "$log" || true
@@ -67,7 +69,7 @@ compile() {
   fi
 }
 
-flags="$nvcc ${device[*]} $cxx ${host[*]}"
+flags="$nvcc ${device[*]} ${gencode[*]} $cxx ${host[*]}"
 [[ -e $out/obj/flags && $(cat "$out/obj/flags") == "$flags" ]] || echo "$flags" >"$out/obj/flags"
 
 jobs=${JOBS:-$(nproc)}

@@ -61,7 +61,7 @@ if wants replay; then
   if [[ -n $quick ]]; then step replay 300 "$bin/onelane-attention-replay" --steps 60; else step replay 300 "$bin/onelane-attention-replay"; fi
 fi
 if wants plants; then
-  for operand in q out lse window.indices window.lengths; do fault "row-past-end=$operand" 'illegal memory access|FAIL: step'; done
+  for operand in q out lse window.indices window.lengths; do fault "row-past-end=$operand" 'illegal|launch failure|FAIL: step'; done
   fault stale-plan 'FAIL: step'
   fault unzeroed-counter 'its counter was not zero'
 fi
