@@ -251,6 +251,7 @@ Group hostile() {
     for (const Sinks sinks : {Sinks::kNone, Sinks::kMixed, Sinks::kHuge}) {
       for (const Formats formats : {kV4, kV41, kBf16}) {
         for (const int rows : {1, 33, 7}) {
+          if (values == Values::kFaulty && rows == 1) continue;  // no other row to spoil
           const int heads = rows == 7 ? 16 : 64;
           Case spec = make_case(rows, heads, {128, 512}, formats, kOutputs[static_cast<size_t>(rows) % 3]);
           spec.values = values;

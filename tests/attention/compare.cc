@@ -258,6 +258,7 @@ Comparison compare_with_oracle(const Problem& problem, const Output& output, con
   parallel_for(static_cast<int64_t>(chosen.size()), 1, [&](int64_t i) {
     const int row = chosen[static_cast<size_t>(i)] / groups;
     const int head = chosen[static_cast<size_t>(i)] % groups * kUnitHeads;
+    if (row == problem.faulty_row) return;  // what a spoiled row holds is not specified
     // The unit as a call of its own: 8 heads of one row.
     onelane_attention_shape unit = shape;
     unit.rows = 1;

@@ -70,15 +70,16 @@ struct Difference {
 };
 Difference difference(const onelane_attention_shape& shape, const Output& a, const Output& b);
 
-// The first place that still holds poison (nothing was written there), or empty. `faulty_row` is left out: NaN is what
-// belongs there.
+// The first place that still holds poison (nothing was written there), or empty. `faulty_row` is left out: a spoiled
+// row may hold anything.
 std::string unwritten(const onelane_attention_shape& shape, const Output& output, int faulty_row);
 
 // One output value, decoded.
 float decoded(const onelane_attention_shape& shape, const Output& output, int row, int head, int dim);
 
 // Compares with the oracle on all processors: every row and head if that costs no more than `budget` multiply-adds,
-// else a sample of them (8 heads of a row at a time; the first and the last row are always in it).
+// else a sample of them (8 heads of a row at a time; the first and the last row are always in it). The faulty row is
+// left out.
 Comparison compare_with_oracle(const Problem& problem, const Output& output, const Limits& limits, double budget);
 
 }  // namespace onelane::attention_test
