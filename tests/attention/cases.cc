@@ -247,6 +247,9 @@ Group hostile() {
   Group group{.name = "hostile values"};
   group.limits.l2 = 1e-2;  // one or two entries share the weight: errors do not average out
   group.limits.cosine = 5e-5;
+  // An output that is one record again has its largest value on the very edge between two scales, now and then.
+  group.limits.fp8_scales_equal = 0.85;
+  group.limits.fp8_codes_equal = 0.80;
   for (const Values values : {Values::kPeaked, Values::kEqual, Values::kNegative, Values::kFaulty, Values::kPlain}) {
     for (const Sinks sinks : {Sinks::kNone, Sinks::kMixed, Sinks::kHuge}) {
       for (const Formats formats : {kV4, kV41, kBf16}) {
