@@ -1,0 +1,50 @@
+// Blocks of a cluster: barriers between them and stores into each other's shared memory, one instruction a function.
+#pragma once
+
+#include <cstdint>
+
+namespace onelane::ptx {
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// All threads of all blocks arrive; wait returns when they have. Of what they wrote before, only barriers that were
+// initialised are then sure to be seen.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// The place of `address` (of this block's shared memory) in block `rank`.
+__device__ __forceinline__ uint32_t in_block(uint32_t address, int rank) {
+  uint32_t out;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(address), "r"(rank));
+  return out;
+}
+
+__device__ __forceinline__ void mbarrier_init(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void mbarrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nAGAIN:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra AGAIN;\n}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// Stores into any block of the cluster and counts the bytes on that block's barrier. Both addresses from in_block.
+__device__ __forceinline__ void store_async(uint32_t address, float a, float b, uint32_t barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
+               "f"(a), "f"(b), "r"(barrier)
+               : "memory");
+}
+
+}  // namespace onelane::ptx

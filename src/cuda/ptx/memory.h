@@ -1,0 +1,96 @@
+// Loads, stores and conversions that CUDA C++ has no name for, one instruction a function.
+#pragma once
+
+#include <cstdint>
+
+namespace onelane::ptx {
+
+// Read-only for the whole kernel, used once: past the first-level cache. Zeros, and nothing read, unless `wanted`; as
+// one predicated instruction, so that many of them are in flight.
+__device__ __forceinline__ uint4 load_stream(const uint4* p, bool wanted) {
+  uint4 v = make_uint4(0, 0, 0, 0);
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+      "@p ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];\n}\n"
+      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+      : "l"(p), "r"(static_cast<int>(wanted)));
+  return v;
+}
+__device__ __forceinline__ uint2 load_stream(const uint2* p, bool wanted) {
+  uint2 v = make_uint2(0, 0);
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n"
+      "@p ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];\n}\n"
+      : "+r"(v.x), "+r"(v.y)
+      : "l"(p), "r"(static_cast<int>(wanted)));
+  return v;
+}
+__device__ __forceinline__ uint32_t load_byte(const uint8_t* p, bool wanted) {
+  uint32_t v = 0;
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p ld.global.nc.u8 %0, [%1];\n}\n"
+               : "+r"(v)
+               : "l"(p), "r"(static_cast<int>(wanted)));
+  return v;
+}
+
+// 16 bytes from global to shared memory, or zeros when `bytes` is 0; done when copies_wait returns.
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Barrier `id` (1 to 15) among `threads` threads, whole warps.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Makes this thread's shared memory writes visible to wgmma; a barrier has to follow.
+__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Programmatic dependent launch; both do nothing in a kernel launched without it.
+__device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void let_next_kernel_start() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+__device__ __forceinline__ void store_shared(uint32_t address, uint4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t address, uint2 v) {
+  asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t address, float2 v) {
+  asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
+}
+
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// Four bytes of {a, b}, by a selector of nibbles; with its top bit set a nibble gives that byte's sign, eight times.
+__device__ __forceinline__ uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) {
+  uint32_t out;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(selector));
+  return out;
+}
+// {low, high} -> two bf16, to nearest even.
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+  uint32_t out;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+__device__ __forceinline__ uint32_t mul_bf16(uint32_t a, uint32_t b) {
+  uint32_t out;
+  asm("mul.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  return out;
+}
+// {low, high} -> two e4m3, to nearest even, saturating.
+__device__ __forceinline__ uint32_t pack_e4m3(float low, float high) {
+  uint16_t out;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(out) : "f"(high), "f"(low));
+  return out;
+}
+
+}  // namespace onelane::ptx
