@@ -1,11 +1,12 @@
 // Streams side by side: what the engine makes of 1, 4 and 16 requests at once, in one run.
 //
 //   batch_bench [MODEL_DIR] [--tokens 128] [--prompt 96] [--threads 0] [--temperature-percent 0] [--repeat 2]
-//               [--schedule 4:5,8:3,64:1]
+//               [--schedule 4:5,8:3,64:1] [--streams 16] [--stages 1]
 //
 // Prints generated tokens per second for every number of streams (the best of `repeat` rounds, which alternate), the
-// ratio to one stream, tokens per step and stream, and the time per step that is not spent in the kernels' stages:
-// scheduling, sampling, events. "drafts" follows the schedule, "plain" makes none.
+// ratio to the fewest, tokens per step and stream, and the time per step that is not spent in the kernels' stages:
+// scheduling, sampling, events. "drafts" follows the schedule, "plain" makes none. --streams takes one number of
+// streams only; with --stages the microseconds of every stage per step of the best round are printed too.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -37,6 +38,8 @@ struct Options {
   int threads = 0;
   int temperature_percent = 0;
   int repeat = 2;
+  int streams = 0;  // 0: 1, 4 and 16
+  int stages = 0;
   std::string schedule = DraftSchedule().text();
 };
 
@@ -54,12 +57,18 @@ class TimedKernels : public ForwardingKernels {
  public:
   using ForwardingKernels::ForwardingKernels;
   double seconds = 0;
+  std::map<std::string, double> by_stage;
+
+  void add(const char* stage, double taken) {
+    seconds += taken;
+    by_stage[stage] += taken;
+  }
 
 #define ONELANE_TIMED(stage, Args)                              \
   void stage(const StepRows& rows, const Args& args) override { \
     const auto start = Clock::now();                            \
     inner_.stage(rows, args);                                   \
-    seconds += seconds_since(start);                            \
+    add(#stage, seconds_since(start));                          \
   }
   ONELANE_TIMED(embed, EmbedArgs)
   ONELANE_TIMED(mix_streams, MixArgs)
@@ -80,7 +89,7 @@ class TimedKernels : public ForwardingKernels {
   void markov(const MarkovArgs& args) override {
     const auto start = Clock::now();
     inner_.markov(args);
-    seconds += seconds_since(start);
+    add("markov", seconds_since(start));
   }
 };
 
@@ -90,12 +99,14 @@ struct Outcome {
   double tokens_per_step = 0;        // of one stream
   double step_ms = 0;
   double outside_us = 0;  // per step
+  std::map<std::string, double> stage_us;
 };
 
 Outcome serve(Engine& engine, TimedKernels& kernels, std::span<const int32_t> text, int streams,
               const Options& options) {
   const EngineStats before = engine.stats();
   const double kernels_before = kernels.seconds;
+  kernels.by_stage.clear();
   std::latch done(streams);
   const double cpu_before = cpu_seconds();
   const auto start = Clock::now();
@@ -117,8 +128,14 @@ Outcome serve(Engine& engine, TimedKernels& kernels, std::span<const int32_t> te
   const EngineStats after = engine.stats();
   const auto steps = static_cast<double>(after.steps - before.steps);
   const double generated = static_cast<double>(streams) * options.tokens;
-  return {generated / wall, generated / (cpu_seconds() - cpu_before), generated / steps / streams, wall / steps * 1e3,
-          (wall - (kernels.seconds - kernels_before)) / steps * 1e6};
+  Outcome outcome{generated / wall,
+                  generated / (cpu_seconds() - cpu_before),
+                  generated / steps / streams,
+                  wall / steps * 1e3,
+                  (wall - (kernels.seconds - kernels_before)) / steps * 1e6,
+                  {}};
+  for (const auto& [stage, taken] : kernels.by_stage) outcome.stage_us[stage] = taken / steps * 1e6;
+  return outcome;
 }
 
 int run(const Options& options) {
@@ -155,15 +172,19 @@ int run(const Options& options) {
     std::map<int, Outcome> best;
     for (int round = 0; round < options.repeat; ++round) {
       for (const int streams : {1, 4, 16}) {
+        if (options.streams != 0 && streams != options.streams) continue;
         const Outcome outcome = serve(**engine, kernels, *text, streams, options);
         if (outcome.tokens_per_second > best[streams].tokens_per_second) best[streams] = outcome;
       }
     }
     for (const auto& [streams, outcome] : best) {
       std::printf("%-8s %8d %12.1f %8.2f %12.1f %8.2f %14.2f %10.2f %14.1f\n", setup.name, streams,
-                  outcome.tokens_per_second, outcome.tokens_per_second / best[1].tokens_per_second,
-                  outcome.tokens_per_cpu_second, outcome.tokens_per_cpu_second / best[1].tokens_per_cpu_second,
-                  outcome.tokens_per_step, outcome.step_ms, outcome.outside_us);
+                  outcome.tokens_per_second, outcome.tokens_per_second / best.begin()->second.tokens_per_second,
+                  outcome.tokens_per_cpu_second,
+                  outcome.tokens_per_cpu_second / best.begin()->second.tokens_per_cpu_second, outcome.tokens_per_step,
+                  outcome.step_ms, outcome.outside_us);
+      if (options.stages == 0) continue;
+      for (const auto& [stage, us] : outcome.stage_us) std::printf("  %-16s %10.1f us\n", stage.c_str(), us);
     }
   }
   return 0;
@@ -181,6 +202,8 @@ int main(int argc, char** argv) {
                   : argument == "--threads"             ? &options.threads
                   : argument == "--temperature-percent" ? &options.temperature_percent
                   : argument == "--repeat"              ? &options.repeat
+                  : argument == "--streams"             ? &options.streams
+                  : argument == "--stages"              ? &options.stages
                                                         : nullptr;
     if (argument == "--schedule" && i + 1 < argc) {
       options.schedule = argv[++i];
