@@ -55,9 +55,28 @@ inline size_t weight_doubles(int count) {
 // -- scores
 // --------------------------------------------------------------------------------------------------------
 
-// Dot products of the entries [t, t + kEntries) with the queries, over half of the channels: both begin there. `q` has
-// kHeads rows of 512.
-HWY_INLINE void Dots(const float* const* entries, const double* q, int half, int t, const HeadWeights& weights) {
+// The entries of a list as floats: half of the channels in its order, or all wherever the list says, kChannels of every
+// record together, because that is how outputs walk them.
+struct DecodedHalf {
+  const float* values;  // [count, kHalf]
+  int first;            // channel
+  HWY_INLINE const float* at(int t, int channel) const { return values + offset(t, kHalf) + channel - first; }
+};
+struct ListedRow {
+  const float* values;  // [kHeadDim / kChannels, records, kChannels]
+  int records;
+  const int32_t* list;
+  // `channel` begins such a part, or a vector inside.
+  HWY_INLINE const float* at(int t, int channel) const {
+    const int part = channel / kChannels;
+    return values + offset(int64_t{part} * records + list[t], kChannels) + channel % kChannels;
+  }
+};
+
+// Dot products of the entries [t, t + kEntries) with the queries, over the channels [kHalf * half, ... + kHalf). `q`
+// has kHeads rows of 512.
+template <class Values>
+HWY_INLINE void Dots(const Values& values, const double* q, int half, int t, const HeadWeights& weights) {
   const DD d;
   constexpr int kTogether = HWY_TARGET == HWY_AVX3 ? kEntries : 2;  // kHeads * kTogether sums in registers
   double* dots = weights.dots + half * kHeads * weights.stride + t;
@@ -66,12 +85,16 @@ HWY_INLINE void Dots(const float* const* entries, const double* q, int half, int
     for (auto& head : acc) {
       for (VD& sum : head) sum = hn::Zero(d);
     }
-    for (int i = 0; i < kHalf; i += L) {
-      VD entry[kTogether];
-      for (int e = 0; e < kTogether; ++e) entry[e] = WidenFloats(entries[first + e] + i);
-      for (int h = 0; h < kHeads; ++h) {
-        const VD qv = hn::LoadU(d, q + h * kHeadDim + i);
-        for (int e = 0; e < kTogether; ++e) acc[h][e] = hn::MulAdd(qv, entry[e], acc[h][e]);
+    for (int at = kHalf * half; at < kHalf * (half + 1); at += kChannels) {
+      const float* entries[kTogether];
+      for (int e = 0; e < kTogether; ++e) entries[e] = values.at(std::min(t + first + e, weights.count - 1), at);
+      for (int i = 0; i < kChannels; i += L) {
+        VD entry[kTogether];
+        for (int e = 0; e < kTogether; ++e) entry[e] = WidenFloats(entries[e] + i);
+        for (int h = 0; h < kHeads; ++h) {
+          const VD qv = hn::LoadU(d, q + h * kHeadDim + at + i);
+          for (int e = 0; e < kTogether; ++e) acc[h][e] = hn::MulAdd(qv, entry[e], acc[h][e]);
+        }
       }
     }
     for (int h = 0; h < kHeads; ++h) {
@@ -141,18 +164,6 @@ inline HWY_ATTR void Weigh(const float* sinks, int heads, int head, const HeadWe
 // -- outputs
 // -------------------------------------------------------------------------------------------------------
 
-// The entries of a list as floats: half of the channels in its order, or all wherever the list says.
-struct DecodedHalf {
-  const float* values;  // [count, kHalf]
-  int first;            // channel
-  HWY_INLINE const float* at(int t) const { return values + offset(t, kHalf) - first; }
-};
-struct ListedRow {
-  const float* values;
-  const int32_t* list;
-  HWY_INLINE const float* at(int t) const { return values + offset(list[t], kHeadDim); }
-};
-
 // L outputs of head h from channel `at` on, as floats that hold bf16: the sum in double, four chains over the entries.
 template <class Values>
 HWY_NOINLINE hn::Vec<DH> ExactOutputs(const Values& values, const HeadWeights& weights, int h, int at) {
@@ -165,7 +176,7 @@ HWY_NOINLINE hn::Vec<DH> ExactOutputs(const Values& values, const HeadWeights& w
   const double* rescale = weights.rescale + h * weights.blocks;
   const auto add = [&](int t, int chain) HWY_ATTR {
     const VD weight = hn::Set(d, static_cast<double>(p[t]) * rescale[t / kAttendBlock]);
-    acc[chain] = hn::MulAdd(weight, WidenFloats(values.at(t) + at), acc[chain]);
+    acc[chain] = hn::MulAdd(weight, WidenFloats(values.at(t, at)), acc[chain]);
   };
   int t = 0;
   for (; t + kChains <= weights.count; t += kChains) {
@@ -194,7 +205,7 @@ HWY_INLINE void Accumulate(const Values& values, const HeadWeights& weights, int
         for (int h = 0; h < kHeads; ++h) acc[h][v] = hn::Zero(d);
       }
       for (int t = begin; t < end; ++t) {
-        const float* value = values.at(t) + at + i;
+        const float* value = values.at(t, at + i);
         VF x[kVectors];
         const VF most = hn::Set(d, weights.most[t]);
         for (int v = 0; v < kVectors; ++v) {

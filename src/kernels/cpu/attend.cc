@@ -10,6 +10,9 @@
 // half of the scores' sums and those outputs, so that few values go from one processor's cache to another's. With more
 // rows a group of them decodes every record that any of them attends to once, and each row is one thread's. Either way
 // a score is two chains over the channels, added, and an output one over the entries.
+#include <algorithm>
+#include <atomic>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attend.cc"
 #include "kernels/cpu/targets.h"
@@ -24,7 +27,7 @@ HWY_BEFORE_NAMESPACE();
 namespace onelane::cpu::HWY_NAMESPACE {
 namespace {
 
-enum : size_t { kValueSlot = kGatherSlots, kQuerySlot, kWeightSlot };
+enum : size_t { kValueSlot = kGatherSlots, kQuerySlot, kWeightSlot, kPieceSlot };
 
 // Output channels [at, at + kChannels) of the group of heads that begins at `head`.
 template <class Values>
@@ -50,7 +53,7 @@ void WidenQueries(const AttendArgs& args, int row, int head, double* q) {
 
 // Row after row, each by all threads.
 void ShareRow(Context& context, const StepRows& rows, const AttendArgs& args, int row, const RopeAngles& angles) {
-  const Gathered gathered = gather_entries(context, rows, args, row, 1);
+  const Gathered gathered = GatherSpace(context, gather_bound(rows, args, row, 1)).gather(rows, args, row, 1);
   const RowList list = gathered.list[0];
   const int32_t* places = gathered.places + list.begin;
   const int groups = (args.heads + kHeads - 1) / kHeads;
@@ -71,18 +74,17 @@ void ShareRow(Context& context, const StepRows& rows, const AttendArgs& args, in
     for (int64_t i = begin; i < end; ++i) {
       const int half = static_cast<int>(i) / tiles;
       const int t = static_cast<int>(i) % tiles * kEntries;
-      float* values = decoded + offset(half * list.count + t, kHalf);
-      const float* entries[kEntries];
-      for (int e = 0; e < kEntries; ++e) {
-        entries[e] = values + std::min(e, list.count - 1 - t) * kHalf;
-        if (t + e >= list.count) continue;
-        const RecordAddress& record = gathered.record[places[t + e]];
+      float* half_values = decoded + offset(half * list.count, kHalf);
+      for (int e = t; e < std::min(t + kEntries, list.count); ++e) {
+        const RecordAddress& record = gathered.record[places[e]];
         for (int at = 0; at < kHalf; at += kChannels) {
-          DecodeChannels(record.format, record.data, record.scales, half * kHalf + at, values + e * kHalf + at);
+          DecodeChannels(record.format, record.data, record.scales, half * kHalf + at,
+                         half_values + offset(e, kHalf) + at);
         }
       }
+      const DecodedHalf values{half_values, half * kHalf};
       for (int64_t group = 0; group < groups; ++group) {
-        Dots(entries, q + group * kHeads * kHeadDim + half * kHalf, half, t, weights_of(group));
+        Dots(values, q + group * kHeads * kHeadDim, half, t, weights_of(group));
       }
     }
   });
@@ -103,43 +105,96 @@ void ShareRow(Context& context, const StepRows& rows, const AttendArgs& args, in
   });
 }
 
-// Rows [first, first + count), each by one thread.
+// What a thread attends with: the queries of a group of heads, then their weights.
+size_t row_doubles(int longest) { return size_t{kHeads} * kHeadDim + weight_doubles(longest); }
+
+// Heads [head, head + kHeads) of a row, whose list is within `gathered`. `ready(count)` has the first `count` records
+// of `values` decoded.
+template <class Ready>
+void AttendRow(const AttendArgs& args, int row, int head, const Gathered& gathered, const RowList& list,
+               const float* values, double* space, const RopeAngles& angles, const Ready& ready) {
+  const ListedRow entries{values, gathered.records, gathered.places + list.begin};
+  double* q = space;
+  const HeadWeights weights(list.count, space + kHeads * kHeadDim);
+  WidenQueries(args, row, head, q);
+  for (int t = 0; t < list.count; t += kEntries) {
+    ready(1 + *std::max_element(entries.list + t, entries.list + std::min(t + kEntries, list.count)));
+    for (int half = 0; half < 2; ++half) Dots(entries, q, half, t, weights);
+  }
+  Weigh(args.sink, args.heads, head, weights);
+  for (int at = 0; at < kHeadDim; at += kChannels) AttendChannels(args, row, head, entries, weights, at, angles);
+}
+
+// Record number i to its place among the parts of all.
+void DecodePlace(const Gathered& gathered, int i, float* values) {
+  const RecordAddress& record = gathered.record[i];
+  for (int at = 0; at < kHeadDim; at += kChannels) {
+    float* part = values + offset(int64_t{at / kChannels} * gathered.records, kChannels);
+    DecodeChannels(record.format, record.data, record.scales, at, part + offset(i, kChannels));
+  }
+}
+
+// Rows [first, first + count): all threads decode what any of them needs, then each row is one thread's.
 void ShareRows(Context& context, const StepRows& rows, const AttendArgs& args, int first, int count,
                const RopeAngles* angles) {
-  const Gathered gathered = gather_entries(context, rows, args, first, count);
+  const GatherSpace space(context, gather_bound(rows, args, first, count));
+  const Gathered gathered = space.gather(rows, args, first, count);
   float* values = context.scratch<float>(kValueSlot, offset(gathered.records, kHeadDim));
   context.parallel(gathered.records, 1, int64_t{gathered.records} * 600, [&](int, int64_t begin, int64_t end) HWY_ATTR {
-    for (int64_t i = begin; i < end; ++i) {
-      const RecordAddress& record = gathered.record[i];
-      DecodeRecord(record.format, record.data, record.scales, values + offset(i, kHeadDim));
-    }
+    for (int64_t i = begin; i < end; ++i) DecodePlace(gathered, static_cast<int>(i), values);
   });
   const int groups = (args.heads + kHeads - 1) / kHeads;
-  // Per thread: the queries of a group, weights.
-  constexpr int kQueries = kHeads * kHeadDim;
-  const size_t space = kQueries + weight_doubles(gathered.longest);
-  double* spaces = context.scratch<double>(kWeightSlot, space * static_cast<size_t>(context.threads()));
+  const size_t doubles = row_doubles(gathered.longest);
+  double* spaces = context.scratch<double>(kWeightSlot, doubles * static_cast<size_t>(context.threads()));
   const int64_t work = int64_t{gathered.listed} * args.heads * 2 * kHeadDim;
   context.parallel(int64_t{count} * groups, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
-    double* q = spaces + space * static_cast<size_t>(share);
     for (int64_t i = begin; i < end; ++i) {
       const int row = static_cast<int>(i / groups);
       const int head = static_cast<int>(i % groups) * kHeads;
-      const RowList& list = gathered.list[row];
-      const ListedRow entries{values, gathered.places + list.begin};
-      const HeadWeights weights(list.count, q + kQueries);
-      WidenQueries(args, first + row, head, q);
-      for (int t = 0; t < list.count; t += kEntries) {
-        const float* halves[2][kEntries];
-        for (int e = 0; e < kEntries; ++e) {
-          halves[0][e] = entries.at(std::min(t + e, list.count - 1));
-          halves[1][e] = halves[0][e] + kHalf;
+      AttendRow(args, first + row, head, gathered, gathered.list[row], values,
+                spaces + doubles * static_cast<size_t>(share), angles[first + row], [](int) {});
+    }
+  });
+}
+
+// Rows of one run, at most kGatheredRows.
+struct Piece {
+  int first;
+  int count;
+};
+
+// Pieces, each by one thread that decodes the records just before it scores them: they stay in its caches.
+void TakePieces(Context& context, const StepRows& rows, const AttendArgs& args, const Piece* pieces, int count,
+                const RopeAngles* angles) {
+  GatherBound bound;
+  int64_t listed = 0;
+  for (int i = 0; i < count; ++i) {
+    const GatherBound of_piece = gather_bound(rows, args, pieces[i].first, pieces[i].count);
+    bound.cover(of_piece);
+    listed += static_cast<int64_t>(of_piece.listed);
+  }
+  const int threads = context.threads();
+  const GatherSpace space(context, bound, threads);
+  const size_t floats = bound.records * size_t{kHeadDim};
+  const size_t doubles = row_doubles(bound.longest);
+  float* value_spaces = context.scratch<float>(kValueSlot, floats * static_cast<size_t>(threads));
+  double* spaces = context.scratch<double>(kWeightSlot, doubles * static_cast<size_t>(threads));
+  // Taken one by one, since lists differ in length.
+  std::atomic<int> next{0};
+  context.parallel(threads, 1, listed * args.heads * 2 * kHeadDim, [&](int share, int64_t, int64_t) HWY_ATTR {
+    float* values = value_spaces + floats * static_cast<size_t>(share);
+    for (int i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
+      const Piece& piece = pieces[i];
+      const Gathered gathered = space.gather(rows, args, piece.first, piece.count, share);
+      int decoded = 0;
+      const auto ready = [&](int records) HWY_ATTR {
+        for (; decoded < records; ++decoded) DecodePlace(gathered, decoded, values);
+      };
+      for (int row = 0; row < piece.count; ++row) {
+        for (int head = 0; head < args.heads; head += kHeads) {
+          AttendRow(args, piece.first + row, head, gathered, gathered.list[row], values,
+                    spaces + doubles * static_cast<size_t>(share), angles[piece.first + row], ready);
         }
-        for (int half = 0; half < 2; ++half) Dots(halves[half], q + half * kHalf, half, t, weights);
-      }
-      Weigh(args.sink, args.heads, head, weights);
-      for (int at = 0; at < kHeadDim; at += kChannels) {
-        AttendChannels(args, first + row, head, entries, weights, at, angles[first + row]);
       }
     }
   });
@@ -147,9 +202,25 @@ void ShareRows(Context& context, const StepRows& rows, const AttendArgs& args, i
 
 void Attend(Context& context, const StepRows& rows, const AttendArgs& args) {
   const RopeAngles* angles = context.row_angles(*args.rope, rows);
-  if (rows.count == 1 || rows.count < context.threads()) {
+  const int threads = context.threads();
+  if (rows.count == 1 || rows.count < threads) {
     for (int row = 0; row < rows.count; ++row) ShareRow(context, rows, args, row, angles[row]);
     return;
+  }
+  Piece* pieces = context.scratch<Piece>(kPieceSlot, static_cast<size_t>(rows.count));
+  int count = 0;
+  int largest = 0;
+  for (int i = 0; i < rows.run_count; ++i) {
+    const RowRun& run = rows.runs[i];
+    for (int first = 0; first < run.count; first += kGatheredRows) {
+      pieces[count] = {run.first_row + first, std::min(kGatheredRows, run.count - first)};
+      largest = std::max(largest, pieces[count++].count);
+    }
+  }
+  // Where pieces would leave threads idle for more than a quarter of the time, rows are shared instead.
+  const int most_taken = (count + threads - 1) / threads * largest;
+  if (4 * most_taken * threads <= 5 * rows.count) {
+    return TakePieces(context, rows, args, pieces, count, angles);
   }
   for (int first = 0; first < rows.count; first += kGatheredRows) {
     ShareRows(context, rows, args, first, std::min(kGatheredRows, rows.count - first), angles);

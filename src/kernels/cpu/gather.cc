@@ -24,27 +24,23 @@ Window window_of(const AttendArgs& args, const RowRun& run, int position) {
   return {std::max(0, position - kWindow + 1), position + 1};
 }
 
+const RowRun& run_of(const StepRows& rows, int row) { return rows.runs[rows.run_of[row]]; }
+
+// The last of the rows [row, end) that are of row's run.
+int last_of_run(const StepRows& rows, int row, int end) {
+  while (row + 1 < end && rows.run_of[row + 1] == rows.run_of[row]) ++row;
+  return row;
+}
+
 class Gatherer {
  public:
-  Gatherer(Context& context, const StepRows& rows, const AttendArgs& args, int first, int count)
-      : rows_(rows), args_(args) {
-    // Every list separately bounds the records too, since a record is there because a list names it.
-    size_t most = 0;
-    int most_visible = 0;
-    for (int row = first; row < first + count; ++row) {
-      const Window window = window_of(args, run_of(row), rows.position[row]);
-      most += static_cast<size_t>(window.end - window.begin + compressed_bound(rows, args, row));
-      most_visible = std::max(most_visible, visible_entries(rows, args, row));
-    }
-    record_ = context.scratch<RecordAddress>(kRecordSlot, most);
-    place_ = context.scratch<int32_t>(kPlaceSlot, most);
-    list_ = context.scratch<RowList>(kListSlot, static_cast<size_t>(count));
-    map_ = context.scratch<int32_t>(kMapSlot, static_cast<size_t>(most_visible));
-  }
+  Gatherer(const StepRows& rows, const AttendArgs& args, RecordAddress* record, int32_t* place, RowList* list,
+           int32_t* map)
+      : rows_(rows), args_(args), record_(record), place_(place), list_(list), map_(map) {}
 
   // Rows [first, last] of one run; `list` numbers the first one's list.
   void add_run(int first, int last, int list) {
-    const RowRun& run = run_of(first);
+    const RowRun& run = run_of(rows_, first);
     const RecordBlock ring = args_.ring.block(run.slot);
     const Window begins = window_of(args_, run, rows_.position[first]);
     const Window ends = window_of(args_, run, rows_.position[last]);
@@ -73,8 +69,6 @@ class Gatherer {
   Gathered result() const { return {record_, records_, list_, place_, listed_, longest_}; }
 
  private:
-  const RowRun& run_of(int row) const { return rows_.runs[rows_.run_of[row]]; }
-
   int add_record(const RecordBlock& block, int index) {
     record_[records_] = {block.data(index), block.scales(index), block.format};
     return records_++;
@@ -120,11 +114,52 @@ class Gatherer {
 
 }  // namespace
 
-Gathered gather_entries(Context& context, const StepRows& rows, const AttendArgs& args, int first, int count) {
-  Gatherer gatherer(context, rows, args, first, count);
+void GatherBound::cover(const GatherBound& other) {
+  records = std::max(records, other.records);
+  listed = std::max(listed, other.listed);
+  longest = std::max(longest, other.longest);
+  visible = std::max(visible, other.visible);
+  rows = std::max(rows, other.rows);
+}
+
+GatherBound gather_bound(const StepRows& rows, const AttendArgs& args, int first, int count) {
+  GatherBound bound;
+  bound.rows = count;
   for (int row = first; row < first + count;) {
-    int last = row;
-    while (last + 1 < first + count && rows.run_of[last + 1] == rows.run_of[row]) ++last;
+    const RowRun& run = run_of(rows, row);
+    const int last = last_of_run(rows, row, first + count);
+    const int window_begin = window_of(args, run, rows.position[row]).begin;
+    size_t compressed = 0;
+    for (int r = row; r <= last; ++r) {
+      const Window window = window_of(args, run, rows.position[r]);
+      const int picked = compressed_bound(rows, args, r);
+      compressed += static_cast<size_t>(picked);
+      bound.longest = std::max(bound.longest, window.end - window.begin + picked);
+      bound.listed += static_cast<size_t>(window.end - window.begin + picked);
+    }
+    const int visible = visible_entries(rows, args, last);
+    bound.visible = std::max(bound.visible, visible);
+    bound.records += static_cast<size_t>(window_of(args, run, rows.position[last]).end - window_begin) +
+                     std::min(compressed, static_cast<size_t>(visible));
+    row = last + 1;
+  }
+  return bound;
+}
+
+GatherSpace::GatherSpace(Context& context, const GatherBound& bound, int shares) : bound_(bound) {
+  const auto copies = static_cast<size_t>(shares);
+  record_ = context.scratch<RecordAddress>(kRecordSlot, bound.records * copies);
+  place_ = context.scratch<int32_t>(kPlaceSlot, bound.listed * copies);
+  list_ = context.scratch<RowList>(kListSlot, static_cast<size_t>(bound.rows) * copies);
+  map_ = context.scratch<int32_t>(kMapSlot, static_cast<size_t>(bound.visible) * copies);
+}
+
+Gathered GatherSpace::gather(const StepRows& rows, const AttendArgs& args, int first, int count, int share) const {
+  const auto copy = static_cast<size_t>(share);
+  Gatherer gatherer(rows, args, record_ + copy * bound_.records, place_ + copy * bound_.listed,
+                    list_ + copy * static_cast<size_t>(bound_.rows), map_ + copy * static_cast<size_t>(bound_.visible));
+  for (int row = first; row < first + count;) {
+    const int last = last_of_run(rows, row, first + count);
     gatherer.add_run(row, last, row - first);
     row = last + 1;
   }

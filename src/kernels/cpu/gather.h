@@ -30,7 +30,31 @@ struct Gathered {
   int longest;  // list
 };
 
-// For rows [first, first + count). Valid until the next call.
-Gathered gather_entries(Context& context, const StepRows& rows, const AttendArgs& args, int first, int count);
+// At most this for rows [first, first + count).
+struct GatherBound {
+  size_t records = 0;
+  size_t listed = 0;
+  int longest = 0;  // list
+  int visible = 0;  // compressed entries
+  int rows = 0;
+
+  void cover(const GatherBound& other);
+};
+GatherBound gather_bound(const StepRows& rows, const AttendArgs& args, int first, int count);
+
+// Memory for lists within `bound`, once for each of `shares`.
+class GatherSpace {
+ public:
+  GatherSpace(Context& context, const GatherBound& bound, int shares = 1);
+  // For rows [first, first + count). Valid until the share's next call.
+  Gathered gather(const StepRows& rows, const AttendArgs& args, int first, int count, int share = 0) const;
+
+ private:
+  GatherBound bound_;
+  RecordAddress* record_;
+  int32_t* place_;
+  RowList* list_;
+  int32_t* map_;
+};
 
 }  // namespace onelane::cpu
