@@ -32,7 +32,8 @@ struct HeadWeights {
   int blocks;           // of kAttendBlock entries
   double* denominator;  // [kHeads]
   double* rescale;      // [kHeads, blocks] exp(running maximum - final maximum)
-  double* dots;         // [2, kHeads, stride] q . entry, over either half of the channels
+  double* dots;         // [2, kHeads, stride] q . entry, over either half of the channels; then the first of them
+                        // hold p times the block's rescale
   float* scores;        // [kHeads, stride]
   float* p;             // [kHeads, stride] probabilities against the running maximum, rounded to bf16
   float* most;          // [stride] the largest of the heads' rescaled probabilities, or a little more
@@ -126,7 +127,7 @@ inline HWY_ATTR void Weigh(const float* sinks, int heads, int head, const HeadWe
   for (int h = 0; h < kHeads; ++h) {
     float* row = weights.scores + h * weights.stride;
     float* p = weights.p + h * weights.stride;
-    const double* lower = weights.dots + h * weights.stride;
+    double* lower = weights.dots + h * weights.stride;
     const double* upper = lower + kHeads * weights.stride;
     for (int t = 0; t < count; t += L) {
       const VD dot = hn::Add(hn::LoadU(d, lower + t), hn::LoadU(d, upper + t));
@@ -147,7 +148,9 @@ inline HWY_ATTR void Weigh(const float* sinks, int heads, int head, const HeadWe
       for (int t = begin; t < end; t += L) {
         const VD e = Exp(hn::Sub(WidenFloats(row + t), vrunning));
         total = hn::MulAdd(e, hn::Set(d, rescale), total);
-        hn::StoreU(RoundBf16(dh, hn::DemoteTo(dh, e)), dh, p + t);
+        const auto rounded = RoundBf16(dh, hn::DemoteTo(dh, e));
+        hn::StoreU(rounded, dh, p + t);
+        hn::StoreU(hn::Mul(hn::PromoteTo(d, rounded), hn::Set(d, rescale)), d, lower + t);
       }
       // Not less than what covers a factor that as a float is denormal or 0.
       const VF factor = hn::Set(df, std::max(static_cast<float>(rescale), 0x1p-60f));
@@ -172,11 +175,9 @@ HWY_NOINLINE hn::Vec<DH> ExactOutputs(const Values& values, const HeadWeights& w
   constexpr int kChains = 4;
   VD acc[kChains];
   for (VD& sum : acc) sum = hn::Zero(d);
-  const float* p = weights.p + h * weights.stride;
-  const double* rescale = weights.rescale + h * weights.blocks;
+  const double* weight = weights.dots + h * weights.stride;
   const auto add = [&](int t, int chain) HWY_ATTR {
-    const VD weight = hn::Set(d, static_cast<double>(p[t]) * rescale[t / kAttendBlock]);
-    acc[chain] = hn::MulAdd(weight, WidenFloats(values.at(t, at)), acc[chain]);
+    acc[chain] = hn::MulAdd(hn::Set(d, weight[t]), WidenFloats(values.at(t, at)), acc[chain]);
   };
   int t = 0;
   for (; t + kChains <= weights.count; t += kChains) {

@@ -17,6 +17,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/attend.cc"
 #include "kernels/cpu/targets.h"
 //
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 
 #include "kernels/cpu/attend-inl.h"
@@ -125,9 +126,19 @@ void AttendRow(const AttendArgs& args, int row, int head, const Gathered& gather
   for (int at = 0; at < kHeadDim; at += kChannels) AttendChannels(args, row, head, entries, weights, at, angles);
 }
 
+// Records of many sequences come from the third-level cache: asked for this many ahead.
+constexpr int kRecordsAhead = 8;
+
+void PrefetchRecord(const RecordAddress& record) {
+  hwy::Prefetch(record.scales);
+  const int bytes = record_data_bytes(record.format);
+  for (int i = 0; i < bytes; i += 64) hwy::Prefetch(record.data + i);
+}
+
 // Record number i to its place among the parts of all.
 void DecodePlace(const Gathered& gathered, int i, float* values) {
   const RecordAddress& record = gathered.record[i];
+  if (i + kRecordsAhead < gathered.records) PrefetchRecord(gathered.record[i + kRecordsAhead]);
   for (int at = 0; at < kHeadDim; at += kChannels) {
     float* part = values + offset(int64_t{at / kChannels} * gathered.records, kChannels);
     DecodeChannels(record.format, record.data, record.scales, at, part + offset(i, kChannels));
