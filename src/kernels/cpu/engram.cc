@@ -70,9 +70,12 @@ void Engram(Context& context, const StepRows& rows, const EngramArgs& args) {
   }
   const Activations x = MakeActivations(context, values, rows.count, inputs, args.wkv.act_block);
   float* projected = context.scratch<float>(kProjectedSlot, offset(rows.count, outputs));
-  SharedProduct(context, args.wkv, x, rows.count, [&](int row, int output, int, V4 sums) HWY_ATTR {
-    hn::StoreU(RoundBf16(D4(), sums), D4(), projected + offset(row, outputs) + output);
-  });
+  const Panels panels = MakePanels(context, inputs);
+  context.parallel(outputs, kOutputs, ProductWork(args.wkv, rows.count),
+                   [&](int share, int64_t begin, int64_t end) HWY_ATTR {
+                     ProductBf16(args.wkv, static_cast<int>(begin), static_cast<int>(end), x.row, rows.count,
+                                 panels.of(share), ToFloat{projected, static_cast<size_t>(outputs)});
+                   });
   context.parallel(rows.count, 1, int64_t{rows.count} * args.dim * 40, [&](int, int64_t begin, int64_t end) HWY_ATTR {
     for (int64_t row = begin; row < end; ++row) WriteRow(args, row, projected + offset(row, outputs));
   });

@@ -187,10 +187,10 @@ void InnerValues(const ExpertsArgs& args, const Pairs& pairs, int begin, int end
       const int to = std::min(from + kChunk, end);
       const auto into = [&](float* out) HWY_ATTR {
         return [=](int row, int output, int, V4 sums)
-                   HWY_ATTR { hn::StoreU(RoundBf16(d4, sums), d4, out + offset(row, kChunk) + output - from); };
+                   HWY_ATTR { hn::StoreU(sums, d4, out + offset(row, kChunk) + output - from); };
       };
-      Product(bucket.expert->w1, from, to, pairs.x + bucket.begin, count, panel, into(gate));
-      Product(bucket.expert->w3, from, to, pairs.x + bucket.begin, count, panel, into(up));
+      ProductBf16(bucket.expert->w1, from, to, pairs.x + bucket.begin, count, panel, into(gate));
+      ProductBf16(bucket.expert->w3, from, to, pairs.x + bucket.begin, count, panel, into(up));
       for (int i = 0; i < count; ++i) {
         const int pair = bucket.begin + i;
         Activate(gate + offset(i, kChunk), up + offset(i, kChunk), to - from, pairs.weight[pair], args.limit,
@@ -238,10 +238,10 @@ void Experts(Context& context, const StepRows& rows, const ExpertsArgs& args) {
     const D4 d4;
     for (int b = 0; b < pairs.buckets; ++b) {
       const Bucket& bucket = pairs.bucket[b];
-      Product(bucket.expert->w2, static_cast<int>(begin), static_cast<int>(end), a.row + bucket.begin,
-              bucket.end - bucket.begin, panels.of(share), [&](int row, int output, int, V4 sums) HWY_ATTR {
-                hn::StoreU(RoundBf16(d4, sums), d4, y + offset(bucket.begin + row, args.dim) + output);
-              });
+      ProductBf16(bucket.expert->w2, static_cast<int>(begin), static_cast<int>(end), a.row + bucket.begin,
+                  bucket.end - bucket.begin, panels.of(share), [&](int row, int output, int, V4 sums) HWY_ATTR {
+                    hn::StoreU(sums, d4, y + offset(bucket.begin + row, args.dim) + output);
+                  });
     }
     for (int row = 0; row < rows.count; ++row) {
       const int32_t* slots = pairs.of_slot + offset(row, args.topk + 1);

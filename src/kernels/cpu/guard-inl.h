@@ -31,33 +31,39 @@ HWY_NOINLINE float ExactSum(const Rows& w, int c, int width, const T* x) {
   return static_cast<float>(sums[0]);
 }
 
-// Where everything less than `error` away from `sums` rounds to the same bf16. The ends of the range are rounded half
-// up: whether an end itself would go to an even neighbour below does not matter.
-HWY_INLINE auto Settled(V4 sums, V4 error) {
-  const D4 d;
-  const hn::Rebind<uint32_t, D4> du;
-  const V4 low = hn::Sub(sums, error);
+// What the exact sums round to as bf16, where `sums`, off by less than `error`, settle that; elsewhere, and where there
+// is a NaN, what closer(lane, sum) rounds to. A lane is settled when all of its range rounds to the same bf16. The ends
+// of the range are rounded half up: whether an end itself would go to an even neighbour below does not matter.
+template <class D, class Closer>
+HWY_INLINE hn::Vec<D> Settle(D d, hn::Vec<D> sums, hn::Vec<D> error, const Closer& closer) {
+  const hn::Rebind<uint32_t, D> du;
+  const auto upper = hn::Set(du, 0xffff0000u);
   const auto half = hn::Set(du, 0x8000u);
-  const auto differ =
-      hn::Xor(hn::Add(hn::BitCast(du, low), half), hn::Add(hn::BitCast(du, hn::Add(sums, error)), half));
-  return hn::And(hn::RebindMask(d, hn::Eq(hn::ShiftRight<16>(differ), hn::Zero(du))), hn::Eq(low, low));
-}
-
-// `sums`, off by less than `error`, where that settles what they round to; elsewhere, and where there is a NaN,
-// closer(c, sum). Everything is right once rounded to bf16.
-template <class Closer>
-HWY_INLINE V4 Settle(V4 sums, V4 error, const Closer& closer) {
-  const D4 d;
-  const auto settled = Settled(sums, error);
-  if (hn::AllTrue(d, settled)) return sums;
-  alignas(16) float lanes[kOutputs];
-  alignas(16) float flags[kOutputs];
-  hn::Store(sums, d, lanes);
-  hn::Store(hn::IfThenElseZero(settled, hn::Set(d, 1.0f)), d, flags);
-  for (int c = 0; c < kOutputs; ++c) {
-    if (flags[c] == 0) lanes[c] = closer(c, lanes[c]);
+  const auto low = hn::Sub(sums, error);
+  const auto rounded = hn::Add(hn::BitCast(du, low), half);
+  const auto differ = hn::Xor(rounded, hn::Add(hn::BitCast(du, hn::Add(sums, error)), half));
+  const auto open = hn::Or(hn::RebindMask(d, hn::Ne(hn::And(differ, upper), hn::Zero(du))), hn::IsNaN(low));
+  const auto settled = hn::BitCast(d, hn::And(rounded, upper));
+  if (hn::AllFalse(d, open)) return settled;
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
+  alignas(64) float before[kLanes];
+  alignas(64) float lanes[kLanes];
+  hn::Store(sums, d, before);
+  hn::Store(settled, d, lanes);
+  uint8_t bytes[8] = {};
+  hn::StoreMaskBits(d, open, bytes);
+  for (uint32_t bits = bytes[0] | uint32_t{bytes[1]} << 8; bits != 0; bits &= bits - 1) {
+    const int lane = std::countr_zero(bits);
+    lanes[lane] = round_bf16(closer(lane, before[lane]));
   }
   return hn::Load(d, lanes);
+}
+
+// Whether everything less than `error` away from `sum` rounds to the same bf16.
+HWY_INLINE bool IsSettled(float sum, float error) {
+  const float low = sum - error;
+  const uint32_t differ = (std::bit_cast<uint32_t>(low) + 0x8000u) ^ (std::bit_cast<uint32_t>(sum + error) + 0x8000u);
+  return differ >> 16 == 0 && !std::isnan(low);
 }
 
 }  // namespace onelane::cpu::HWY_NAMESPACE

@@ -247,10 +247,8 @@ Queries MakeQueries(Context& context, const StepRows& rows, const IndexArgs& arg
   const Panels panels = MakePanels(context, args.wq_b.in);
   context.parallel(heads, 1, ProductWork(args.wq_b, rows.count), [&](int share, int64_t begin, int64_t end) HWY_ATTR {
     const ToFloat store{qi, static_cast<size_t>(heads) * kIndexDim};
-    Product(args.wq_b, static_cast<int>(begin) * kIndexDim, static_cast<int>(end) * kIndexDim, qr.row, rows.count,
-            panels.of(share), [&](int row, int output, int valid, V4 sums) HWY_ATTR {
-              store(row, output, valid, RoundBf16(D4(), sums));
-            });
+    ProductBf16(args.wq_b, static_cast<int>(begin) * kIndexDim, static_cast<int>(end) * kIndexDim, qr.row, rows.count,
+                panels.of(share), store);
     for (int row = 0; row < rows.count; ++row) {
       for (int64_t head = begin; head < end; ++head) {
         const size_t at = offset(row, heads) + static_cast<size_t>(head);

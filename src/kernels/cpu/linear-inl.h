@@ -29,20 +29,72 @@ inline constexpr int kPanelRows = 8;
 // -- tiles
 // -------------------------------------------------------------------------------------------------------------
 
-// sums[r] = the four dot products of row r with the weight rows: floats that round to the bf16 that the exact sums
-// round to. Rows are floats, as ActivationRow makes them.
-//
-// A lane adds width / N products with one rounding each, the lanes are added in a tree; so a sum is off by at most
-// (width / N + 4) 2^-24 times the sum of the products' magnitudes, and that is at most |x| |w| (Cauchy-Schwarz).
-template <int R, class Rows>
-HWY_INLINE void GuardedTile(const Rows& w, int width, const double* const* x, V4* sums) {
+// The halves of a, added, then those of b.
+HWY_INLINE VF SumHalves(VF a, VF b) {
   const DF d;
-  const D4 d4;
+  return hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+}
+// The four sums of each of N / 4 rows, row after row.
+HWY_INLINE VF SumRows(const VF (&acc)[N / 4][kOutputs]) {
+  VF rows[N / 4];
+  for (int r = 0; r < N / 4; ++r) rows[r] = SumPairs(acc[r][0], acc[r][1], acc[r][2], acc[r][3]);
+  if constexpr (N == 4) {
+    return rows[0];
+  } else if constexpr (N == 8) {
+    return SumHalves(rows[0], rows[1]);
+  } else {
+    const VF even = SumHalves(rows[0], rows[2]);
+    const VF odd = SumHalves(rows[1], rows[3]);
+    return hn::Add(hn::OddEvenBlocks(hn::SwapAdjacentBlocks(odd), even),
+                   hn::OddEvenBlocks(odd, hn::SwapAdjacentBlocks(even)));
+  }
+}
+
+// `d`: as many lanes as there are values at p[0], p[1] ...: four from each.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadFours([[maybe_unused]] D d, const float* const* p) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return hn::LoadU(d, p[0]);
+  } else {
+    const hn::Half<D> half;
+    return hn::Combine(d, LoadFours(half, p + hn::MaxLanes(half) / 4), LoadFours(half, p));
+  }
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> RepeatFour([[maybe_unused]] D d, V4 v) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return hn::Combine(d, RepeatFour(half, v), RepeatFour(half, v));
+  }
+}
+
+// Norms of four weight rows by the lanes of their squares, times the unit of ErrorNorm().
+HWY_INLINE V4 ErrorNorms(const VF* squares, int width) {
+  const D4 d;
+  // Stands for squares that underflow. One part in a thousand is for the roundings of the bound itself.
+  const V4 least = hn::Set(d, static_cast<float>(width) * 0x1p-120f);
+  const V4 norms = hn::Sqrt(hn::Add(Sum4(squares[0], squares[1], squares[2], squares[3]), least));
+  return hn::Mul(norms, hn::Set(d, 1.001f * 0x1p-24f));
+}
+
+// sums[r] = the four dot products of row r with the weight rows, rounded to bf16 as the exact sums are. Rows are
+// floats, as ActivationRow makes them. The error of a sum in float is at most the product of the row's ErrorNorm and
+// that of the weights, `norms`; without a look at those (kNormed false) they are made here.
+template <int R, bool kNormed, class Rows>
+HWY_INLINE void GuardedTile(const Rows& w, int width, const double* const* x, V4 norms, V4* sums) {
+  const DF d;
   VF acc[R][kOutputs];
   VF squares[kOutputs];
   VF scales[kOutputs];
   const float* row[R];
-  for (int r = 0; r < R; ++r) row[r] = reinterpret_cast<const float*>(x[r]);
+  const float* row_norms[R];
+  for (int r = 0; r < R; ++r) {
+    row[r] = reinterpret_cast<const float*>(x[r]);
+    row_norms[r] = row[r] + padded(width);
+  }
   for (int c = 0; c < kOutputs; ++c) {
     squares[c] = hn::Zero(d);
     scales[c] = hn::Zero(d);
@@ -54,7 +106,7 @@ HWY_INLINE void GuardedTile(const Rows& w, int width, const double* const* x, V4
       VF wv[kOutputs];
       for (int c = 0; c < kOutputs; ++c) {
         wv[c] = w.Load(d, c, i, scales[c]);
-        squares[c] = hn::MulAdd(wv[c], wv[c], squares[c]);
+        if constexpr (!kNormed) squares[c] = hn::MulAdd(wv[c], wv[c], squares[c]);
       }
       for (int r = 0; r < R; ++r) {
         const VF xv = hn::LoadU(d, row[r] + i);
@@ -62,15 +114,20 @@ HWY_INLINE void GuardedTile(const Rows& w, int width, const double* const* x, V4
       }
     }
   }
-  // 5 % for the roundings of the bound itself.
-  const float factor = 1.05f * 0x1p-24f * static_cast<float>(width / N + 4);
-  // What is added stands for squares that underflow.
-  const V4 norms = hn::Sqrt(hn::Add(Sum4(squares[0], squares[1], squares[2], squares[3]),
-                                    hn::Set(d4, static_cast<float>(width) * 0x1p-120f)));
-  for (int r = 0; r < R; ++r) {
-    sums[r] = Sum4(acc[r][0], acc[r][1], acc[r][2], acc[r][3]);
-    const V4 error = hn::Mul(norms, hn::Set(d4, factor * row[r][padded(width)]));
-    sums[r] = Settle(sums[r], error, [&](int c, float) HWY_ATTR { return ExactSum(w, c, width, row[r]); });
+  if constexpr (!kNormed) norms = ErrorNorms(squares, width);
+  const auto exact = [&](int lane, float) HWY_ATTR { return ExactSum(w, lane % 4, width, row[lane / 4]); };
+  constexpr int kTogether = N / 4;
+  if constexpr (R == kTogether) {
+    const VF error = hn::Mul(RepeatFour(d, norms), LoadFours(d, row_norms));
+    alignas(64) float rounded[N];
+    hn::Store(Settle(d, SumRows(acc), error, exact), d, rounded);
+    for (int r = 0; r < R; ++r) sums[r] = hn::Load(D4(), rounded + r * kOutputs);
+  } else {
+    for (int r = 0; r < R; ++r) {
+      const V4 error = hn::Mul(norms, hn::LoadU(D4(), row_norms[r]));
+      sums[r] = Settle(D4(), Sum4(acc[r][0], acc[r][1], acc[r][2], acc[r][3]), error,
+                       [&](int c, float sum) HWY_ATTR { return exact(4 * r + c, sum); });
+    }
   }
 }
 
@@ -114,15 +171,17 @@ HWY_INLINE void Tile(const Rows& w, int width, const double* const* x, double* s
 }
 
 // All rows against four outputs; store(row, the four sums): a V4 of floats if guarded, else four doubles.
+// `norms`: of the rows of a panel.
 template <bool kGuarded, class Rows, class Store>
-HWY_INLINE void TileRows(const Rows& w, int width, const double* const* x, int rows, const Store& store) {
-  constexpr int kMost = kGuarded ? std::min(kTileRows, 4) : kTileRows;  // norms of weights take registers too
+HWY_INLINE void TileRows(const Rows& w, int width, const double* const* x, int rows, V4 norms, const Store& store) {
+  constexpr bool kNormed = std::is_same_v<Rows, PlainRows<float>>;
+  constexpr int kMost = kGuarded ? std::min(kTileRows, 4) : kTileRows;  // four rows' sums fill a vector
   int row = 0;
   const auto run = [&](auto tile) HWY_ATTR {
     constexpr int R = decltype(tile)::value;
     if constexpr (kGuarded) {
       V4 sums[R];
-      GuardedTile<R>(w, width, x + row, sums);
+      GuardedTile<R, kNormed>(w, width, x + row, norms, sums);
       for (int r = 0; r < R; ++r) store(row + r, sums[r]);
     } else {
       alignas(64) double sums[R * kOutputs];
@@ -139,20 +198,27 @@ HWY_INLINE void TileRows(const Rows& w, int width, const double* const* x, int r
   if (row < rows) run(std::integral_constant<int, 1>());
 }
 
-// Four weight rows as floats or doubles.
+// Four weight rows as floats, with their ErrorNorms, or as doubles.
 template <class Rows>
-HWY_INLINE void ExpandPanel(const Rows& w, int width, float* panel, int stride) {
+HWY_INLINE V4 ExpandPanel(const Rows& w, int width, float* panel, int stride) {
   const DF d;
   VF scales[kOutputs];
+  VF squares[kOutputs];
+  for (VF& sum : squares) sum = hn::Zero(d);
   for (int k = 0; k < width; k += kWeightBlock) {
     w.Scales(d, k, scales);
     for (int i = k; i < k + kWeightBlock; i += N) {
-      for (int c = 0; c < kOutputs; ++c) hn::StoreU(w.Load(d, c, i, scales[c]), d, panel + c * stride + i);
+      for (int c = 0; c < kOutputs; ++c) {
+        const VF v = w.Load(d, c, i, scales[c]);
+        squares[c] = hn::MulAdd(v, v, squares[c]);
+        hn::StoreU(v, d, panel + c * stride + i);
+      }
     }
   }
+  return ErrorNorms(squares, width);
 }
 template <class Rows>
-HWY_INLINE void ExpandPanel(const Rows& w, int width, double* panel, int stride) {
+HWY_INLINE V4 ExpandPanel(const Rows& w, int width, double* panel, int stride) {
   const DD d;
   VH scales[kOutputs];
   for (int c = 0; c < kOutputs; ++c) scales[c] = hn::Zero(DH());
@@ -170,6 +236,7 @@ HWY_INLINE void ExpandPanel(const Rows& w, int width, double* panel, int stride)
       for (int c = 0; c < kOutputs; ++c) hn::StoreU(w.LoadTail(c, k, width - k), d, panel + c * stride + k);
     }
   }
+  return hn::Zero(D4());
 }
 
 // -- matrices
@@ -199,8 +266,16 @@ struct ToFloat {
   }
 };
 
-HWY_INLINE V4 Floats4(V4 sums) { return sums; }
-HWY_INLINE V4 Floats4(const double* sums) { return Narrow4(sums); }
+// What a product hands on: sums of quantised weights are rounded to bf16.
+template <class Rows>
+HWY_INLINE V4 Handed(V4 sums) {
+  return sums;
+}
+template <class Rows>
+HWY_INLINE V4 Handed(const double* sums) {
+  const V4 floats = Narrow4(sums);
+  return std::is_same_v<Rows, Bf16Rows> ? floats : RoundBf16(D4(), floats);
+}
 
 inline size_t PanelValues(int width) { return offset(kOutputs, padded(width)); }
 
@@ -227,21 +302,21 @@ HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* con
       int outputs[kOutputs];
       for (int c = 0; c < kOutputs; ++c) outputs[c] = std::min(n + c, end - 1);
       const Rows weights(w, outputs);
-      const auto put = [&](int row, auto sums) HWY_ATTR { store(first + row, n, valid, Floats4(sums)); };
+      const auto put = [&](int row, auto sums) HWY_ATTR { store(first + row, n, valid, Handed<Rows>(sums)); };
       if (count < kPanelRows) {
-        TileRows<kGuarded>(weights, w.in, x + first, count, put);
+        TileRows<kGuarded>(weights, w.in, x + first, count, hn::Zero(D4()), put);
       } else {
         using T = std::conditional_t<kGuarded, float, double>;
         T* values = reinterpret_cast<T*>(panel);
-        ExpandPanel(weights, w.in, values, stride);
+        const V4 norms = ExpandPanel(weights, w.in, values, stride);
         const PlainRows<T> expanded{{values, values + stride, values + 2 * stride, values + 3 * stride}};
-        TileRows<kGuarded>(expanded, w.in, x + first, count, put);
+        TileRows<kGuarded>(expanded, w.in, x + first, count, norms, put);
       }
     }
   }
 }
 
-// Products of quantised weights and activations are right once rounded to bf16, which the store must do first.
+// Sums of quantised weights are handed to the store as floats that hold bf16, others as they are.
 template <class Store>
 HWY_NOINLINE void Product(const Matrix& w, int begin, int end, const double* const* x, int rows, double* panel,
                           const Store& store) {
@@ -258,6 +333,15 @@ HWY_NOINLINE void Product(const Matrix& w, int begin, int end, const double* con
     case Matrix::Kind::kNone:
       ONELANE_CHECK(false, "a product needs a matrix");
   }
+}
+
+// All sums rounded to bf16.
+template <class Store>
+HWY_INLINE void ProductBf16(const Matrix& w, int begin, int end, const double* const* x, int rows, double* panel,
+                            const Store& store) {
+  if (w.kind != Matrix::Kind::kBf16) return Product(w, begin, end, x, rows, panel, store);
+  Product(w, begin, end, x, rows, panel,
+          [&](int row, int output, int valid, V4 sums) HWY_ATTR { store(row, output, valid, RoundBf16(D4(), sums)); });
 }
 
 inline int64_t ProductWork(const Matrix& w, int rows) { return int64_t{w.out} * w.in * rows; }

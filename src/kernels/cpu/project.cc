@@ -26,22 +26,18 @@ void ProjectDown(Context& context, int rows, const QkvArgs& args, float* qr, flo
   const Panels panels = MakePanels(context, args.dim);
   const int kv_outputs = args.wkv.out;
   const int q_outputs = queries ? args.wq_a.out : 0;
-  const auto put = [](float* out, int width) HWY_ATTR {
-    const ToFloat store{out, static_cast<size_t>(padded(width))};
-    return [store](int row, int output, int valid, V4 sums)
-               HWY_ATTR { store(row, output, valid, RoundBf16(D4(), sums)); };
-  };
+  const auto put = [](float* out, int width) HWY_ATTR { return ToFloat{out, static_cast<size_t>(padded(width))}; };
   const int64_t work = ProductWork(args.wkv, rows) * (kv_outputs + q_outputs) / kv_outputs;
   context.parallel(kv_outputs + q_outputs, kOutputs, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
     const int from = static_cast<int>(begin);
     const int to = static_cast<int>(end);
     double* panel = panels.of(share);
     if (from < kv_outputs) {
-      Product(args.wkv, from, std::min(to, kv_outputs), for_kv.row, rows, panel, put(kv, kv_outputs));
+      ProductBf16(args.wkv, from, std::min(to, kv_outputs), for_kv.row, rows, panel, put(kv, kv_outputs));
     }
     if (to > kv_outputs) {
-      Product(args.wq_a, std::max(from, kv_outputs) - kv_outputs, to - kv_outputs, for_q.row, rows, panel,
-              put(qr, q_outputs));
+      ProductBf16(args.wq_a, std::max(from, kv_outputs) - kv_outputs, to - kv_outputs, for_q.row, rows, panel,
+                  put(qr, q_outputs));
     }
   });
 }
@@ -88,10 +84,9 @@ void ProjectQkv(Context& context, const StepRows& rows, const QkvArgs& args) {
     float* space = head_space + head_floats * static_cast<size_t>(share);
     for (int64_t head = begin; head < end; ++head) {
       const int first = static_cast<int>(head) * kHeadDim;
-      Product(args.wq_b, first, first + kHeadDim, latents.row, rows.count, panels.of(share),
-              [&](int row, int output, int, V4 sums) HWY_ATTR {
-                hn::StoreU(RoundBf16(D4(), sums), D4(), space + offset(row, kHeadDim) + output - first);
-              });
+      ProductBf16(args.wq_b, first, first + kHeadDim, latents.row, rows.count, panels.of(share),
+                  [&](int row, int output, int, V4 sums)
+                      HWY_ATTR { hn::StoreU(sums, D4(), space + offset(row, kHeadDim) + output - first); });
       for (int row = 0; row < rows.count; ++row) {
         float* q = space + offset(row, kHeadDim);
         if (args.q_head_norm) RmsNormRow(q, nullptr, kHeadDim, args.norm_eps);

@@ -138,15 +138,15 @@ HWY_INLINE V4 AddFloatBlocks([[maybe_unused]] D d, hn::Vec<D> v) {
     return AddFloatBlocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
   }
 }
-HWY_INLINE V4 Sum4(VF a, VF b, VF c, VF e) {
+// Four vectors in one: every 16-byte block holds a part of the sums of a, b, c and e.
+HWY_INLINE VF SumPairs(VF a, VF b, VF c, VF e) {
   const DF d;
   const hn::Repartition<uint64_t, DF> d64;
   const auto ab = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
   const auto ce = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
-  const VF low = hn::BitCast(d, hn::InterleaveLower(d64, ab, ce));
-  const VF high = hn::BitCast(d, hn::InterleaveUpper(d64, ab, ce));
-  return AddFloatBlocks(d, hn::Add(low, high));
+  return hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(d64, ab, ce)));
 }
+HWY_INLINE V4 Sum4(VF a, VF b, VF c, VF e) { return AddFloatBlocks(DF(), SumPairs(a, b, c, e)); }
 
 // Four sums, rounded to float.
 HWY_INLINE V4 Narrow4(const double* sums) {

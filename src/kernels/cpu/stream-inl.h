@@ -142,7 +142,7 @@ HWY_NOINLINE float CloserFp8(const Matrix& w, const int* outputs, int c, const T
   const auto* codes = reinterpret_cast<const uint8_t*>(w.data) + offset(outputs[c], w.in);
   const float magnitude = hn::GetLane(hn::SumOfLanes(DF(), DotFp8<true>(codes, w.in, laid))) * kFp8Rest;
   const float error = magnitude * StreamError(w.in / kStreamFp8) + kFp8Underflow;
-  if (hn::AllTrue(D4(), Settled(hn::Set(D4(), sum), hn::Set(D4(), error)))) return sum;
+  if (IsSettled(sum, error)) return sum;
   return ExactSum(Fp8Rows(w, outputs), c, w.in, x);
 }
 
@@ -170,7 +170,7 @@ HWY_INLINE void StreamFp8(const Matrix& w, int begin, int end, const T* x, float
         sums[c] = DotFp8<false>(data + offset(outputs[c], w.in), w.in, laid);
       }
       const V4 sum = hn::Mul(Sum4(sums[0], sums[1], sums[2], sums[3]), hn::Set(d4, kFp8Rest));
-      store(n, std::min(kOutputs, end - n), Settle(sum, error, [&](int c, float before) HWY_ATTR {
+      store(n, std::min(kOutputs, end - n), Settle(d4, sum, error, [&](int c, float before) HWY_ATTR {
               return usual ? CloserFp8(w, outputs, c, x, laid, before) : ExactSum(Fp8Rows(w, outputs), c, w.in, x);
             }));
     }
@@ -260,7 +260,7 @@ inline HWY_NOINLINE float CloserFp4(const Matrix& w, const int* outputs, int c, 
   DotFp4<true>(reinterpret_cast<const uint8_t*>(w.data) + offset(outputs[c], w.in / 2),
                w.scale + offset(outputs[c], w.in / kWeightBlock), w.in, ordered, magnitude, unused);
   const float error = hn::GetLane(hn::SumOfLanes(DF(), magnitude)) * StreamErrorFp4(w.in) + kFp4Underflow;
-  if (hn::AllTrue(D4(), Settled(hn::Set(D4(), sum), hn::Set(D4(), error)))) return sum;
+  if (IsSettled(sum, error)) return sum;
   return ExactSum(Fp4Rows(w, outputs), c, w.in, x);
 }
 
@@ -282,15 +282,15 @@ HWY_INLINE void StreamFp4(const Matrix& w, int begin, int end, const float* x, f
     const V4 magnitude = Sum4(magnitudes[0], magnitudes[1], magnitudes[2], magnitudes[3]);
     const V4 error = hn::MulAdd(magnitude, relative, hn::Set(d4, kFp4Underflow));
     store(n, std::min(kOutputs, end - n),
-          Settle(Sum4(sums[0], sums[1], sums[2], sums[3]), error,
+          Settle(d4, Sum4(sums[0], sums[1], sums[2], sums[3]), error,
                  [&](int c, float sum) HWY_ATTR { return CloserFp4(w, outputs, c, x, space, sum); }));
   }
 }
 
 #endif
 
-// One row of a matrix that Streams(); T is float where the activations are quantised, else double. The sums are right
-// once rounded to bf16.
+// One row of a matrix that Streams(); T is float where the activations are quantised, else double. The sums are rounded
+// to bf16.
 template <class T, class Store>
 HWY_INLINE void Stream(const Matrix& w, int begin, int end, const T* x, float* space, const Store& store) {
 #if HWY_TARGET == HWY_AVX3

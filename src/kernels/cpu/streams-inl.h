@@ -41,7 +41,7 @@ inline HWY_ATTR void MixProducts(const float* fn, int width, int begin, int end,
   for (int n = begin; n < end; n += kOutputs) {
     PlainRows<float> weights;
     for (int c = 0; c < kOutputs; ++c) weights.row[c] = fn + offset(std::min(n + c, end - 1), width);
-    TileRows<false>(weights, width, x, rows, [&](int row, const double* sums) HWY_ATTR {
+    TileRows<false>(weights, width, x, rows, hn::Zero(D4()), [&](int row, const double* sums) HWY_ATTR {
       std::copy_n(sums, std::min(kOutputs, end - n), m + offset(row, kMixes) + n);
     });
   }
