@@ -31,17 +31,19 @@ struct HeadWeights {
   int stride;           // padded(count)
   int blocks;           // of kAttendBlock entries
   double* denominator;  // [kHeads]
+  double* total;        // [kHeads] the denominator without the sink: at least 1
   double* rescale;      // [kHeads, blocks] exp(running maximum - final maximum)
   double* dots;         // [2, kHeads, stride] q . entry, over either half of the channels; then the first of them
                         // hold p times the block's rescale
   float* scores;        // [kHeads, stride]
   float* p;             // [kHeads, stride] probabilities against the running maximum, rounded to bf16
-  float* most;          // [stride] the largest of the heads' rescaled probabilities, or a little more
+  float* most;          // [stride] the largest of the heads' rescaled probabilities over their totals, or a little more
 
   HeadWeights(int entries, double* space)
       : count(entries), stride(padded(entries)), blocks((entries + kAttendBlock - 1) / kAttendBlock) {
     denominator = space;
-    rescale = denominator + kHeads;
+    total = denominator + kHeads;
+    rescale = total + kHeads;
     dots = rescale + kHeads * blocks;
     scores = reinterpret_cast<float*>(dots + 2 * kHeads * stride);
     p = scores + kHeads * stride;
@@ -50,7 +52,7 @@ struct HeadWeights {
 };
 inline size_t weight_doubles(int count) {
   const int blocks = (count + kAttendBlock - 1) / kAttendBlock;
-  return offset(kHeads, 1 + blocks + 2 * padded(count)) + offset(2 * kHeads + 1, padded(count)) / 2;
+  return offset(kHeads, 2 + blocks + 2 * padded(count)) + offset(2 * kHeads + 1, padded(count)) / 2;
 }
 
 // -- scores
@@ -120,10 +122,9 @@ inline HWY_ATTR float BlockMax(const float* scores, int begin, int count) {
 inline HWY_ATTR void Weigh(const float* sinks, int heads, int head, const HeadWeights& weights) {
   const DD d;
   const DH dh;
-  const DF df;
+  using VH = hn::Vec<DH>;
   const int count = weights.count;
   const double scale = 1.0 / std::sqrt(static_cast<double>(kHeadDim));
-  std::fill_n(weights.most, weights.stride, 0.0f);
   for (int h = 0; h < kHeads; ++h) {
     float* row = weights.scores + h * weights.stride;
     float* p = weights.p + h * weights.stride;
@@ -152,15 +153,22 @@ inline HWY_ATTR void Weigh(const float* sinks, int heads, int head, const HeadWe
         hn::StoreU(rounded, dh, p + t);
         hn::StoreU(hn::Mul(hn::PromoteTo(d, rounded), hn::Set(d, rescale)), d, lower + t);
       }
-      // Not less than what covers a factor that as a float is denormal or 0.
-      const VF factor = hn::Set(df, std::max(static_cast<float>(rescale), 0x1p-60f));
-      for (int t = begin; t < end; t += N) {
-        const VF rescaled = hn::Mul(hn::LoadU(df, p + t), factor);
-        hn::StoreU(hn::Max(rescaled, hn::LoadU(df, weights.most + t)), df, weights.most + t);
-      }
     }
     const double sink = sinks[std::min(head + h, heads - 1)];
-    weights.denominator[h] = Sum(total) + std::exp(sink - max);
+    weights.total[h] = Sum(total);
+    weights.denominator[h] = weights.total[h] + std::exp(sink - max);
+  }
+  // Over their totals, so that a head which looks at many entries does not widen the bound of one that looks at few.
+  for (int t = 0; t < padded(count); t += L) {
+    VH most = hn::Zero(dh);
+    for (int h = 0; h < kHeads; ++h) {
+      const VH rescaled = hn::DemoteTo(dh, hn::LoadU(d, weights.dots + h * weights.stride + t));
+      // Not less than what covers a factor that as a float is denormal or 0.
+      const VH least = hn::Mul(hn::LoadU(dh, weights.p + h * weights.stride + t), hn::Set(dh, 0x1p-60f));
+      const VH inverse = hn::Set(dh, static_cast<float>(1 / weights.total[h]));
+      most = hn::Max(hn::Mul(hn::Max(rescaled, least), inverse), most);
+    }
+    hn::StoreU(most, dh, weights.most + t);
   }
 }
 
@@ -189,7 +197,7 @@ HWY_NOINLINE hn::Vec<DH> ExactOutputs(const Values& values, const HeadWeights& w
 }
 
 // sums [kHeads, kChannels] = sum_t p[t] rescale[t] value[t] of the channels from `at` on, in float; magnitudes
-// [kChannels]: sum_t most[t] |value[t]|, which is no less than any head's sum of magnitudes.
+// [kChannels]: sum_t most[t] |value[t]|, which is no less than any head's sum of magnitudes over its total.
 template <class Values>
 HWY_INLINE void Accumulate(const Values& values, const HeadWeights& weights, int at, float* sums, float* magnitudes) {
   const DF d;
@@ -253,13 +261,14 @@ inline HWY_ATTR void Outputs(const Values& values, const HeadWeights& weights, i
   alignas(64) float magnitudes[kChannels];
   Accumulate(values, weights, at, sums, magnitudes);
   constexpr int kChunks = kAttendBlock / kSumChunk;
-  const VF factor = hn::Set(d, 1.01f * 0x1p-24f * static_cast<float>(kSumChunk + kChunks + weights.blocks + 3));
+  const float relative = 1.01f * 0x1p-24f * static_cast<float>(kSumChunk + kChunks + weights.blocks + 3);
   for (int h = 0; h < kHeads; ++h) {
     // Outside this range its inverse is no float with a small relative error: a NaN leaves everything to the exact sum.
     const double denominator = weights.denominator[h];
     const bool usual = denominator > 0x1p-100 && denominator < 0x1p100;
     const VF inverse =
         hn::Set(d, usual ? static_cast<float>(1 / denominator) : std::numeric_limits<float>::quiet_NaN());
+    const VF factor = hn::Set(d, relative * static_cast<float>(weights.total[h]));
     for (int i = 0; i < kChannels; i += N) {
       const VF sum = hn::LoadU(d, sums + h * kChannels + i);
       const VF error = hn::MulAdd(hn::LoadU(d, magnitudes + i), factor, hn::Set(d, 0x1p-120f));

@@ -11,7 +11,6 @@
 // rows a group of them decodes every record that any of them attends to once, and each row is one thread's. Either way
 // a score is two chains over the channels, added, and an output one over the entries.
 #include <algorithm>
-#include <atomic>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attend.cc"
@@ -190,22 +189,18 @@ void TakePieces(Context& context, const StepRows& rows, const AttendArgs& args, 
   const size_t doubles = row_doubles(bound.longest);
   float* value_spaces = context.scratch<float>(kValueSlot, floats * static_cast<size_t>(threads));
   double* spaces = context.scratch<double>(kWeightSlot, doubles * static_cast<size_t>(threads));
-  // Taken one by one, since lists differ in length.
-  std::atomic<int> next{0};
-  context.parallel(threads, 1, listed * args.heads * 2 * kHeadDim, [&](int share, int64_t, int64_t) HWY_ATTR {
+  context.take(count, listed * args.heads * 2 * kHeadDim, [&](int share, int64_t i) HWY_ATTR {
     float* values = value_spaces + floats * static_cast<size_t>(share);
-    for (int i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
-      const Piece& piece = pieces[i];
-      const Gathered gathered = space.gather(rows, args, piece.first, piece.count, share);
-      int decoded = 0;
-      const auto ready = [&](int records) HWY_ATTR {
-        for (; decoded < records; ++decoded) DecodePlace(gathered, decoded, values);
-      };
-      for (int row = 0; row < piece.count; ++row) {
-        for (int head = 0; head < args.heads; head += kHeads) {
-          AttendRow(args, piece.first + row, head, gathered, gathered.list[row], values,
-                    spaces + doubles * static_cast<size_t>(share), angles[piece.first + row], ready);
-        }
+    const Piece& piece = pieces[i];
+    const Gathered gathered = space.gather(rows, args, piece.first, piece.count, share);
+    int decoded = 0;
+    const auto ready = [&](int records) HWY_ATTR {
+      for (; decoded < records; ++decoded) DecodePlace(gathered, decoded, values);
+    };
+    for (int row = 0; row < piece.count; ++row) {
+      for (int head = 0; head < args.heads; head += kHeads) {
+        AttendRow(args, piece.first + row, head, gathered, gathered.list[row], values,
+                  spaces + doubles * static_cast<size_t>(share), angles[piece.first + row], ready);
       }
     }
   });
@@ -213,8 +208,7 @@ void TakePieces(Context& context, const StepRows& rows, const AttendArgs& args, 
 
 void Attend(Context& context, const StepRows& rows, const AttendArgs& args) {
   const RopeAngles* angles = context.row_angles(*args.rope, rows);
-  const int threads = context.threads();
-  if (rows.count == 1 || rows.count < threads) {
+  if (rows.count == 1 || rows.count < context.threads()) {
     for (int row = 0; row < rows.count; ++row) ShareRow(context, rows, args, row, angles[row]);
     return;
   }
@@ -228,9 +222,7 @@ void Attend(Context& context, const StepRows& rows, const AttendArgs& args) {
       largest = std::max(largest, pieces[count++].count);
     }
   }
-  // Where pieces would leave threads idle for more than a quarter of the time, rows are shared instead.
-  const int most_taken = (count + threads - 1) / threads * largest;
-  if (4 * most_taken * threads <= 5 * rows.count) {
+  if (context.worth_taking(count, largest, rows.count)) {
     return TakePieces(context, rows, args, pieces, count, angles);
   }
   for (int first = 0; first < rows.count; first += kGatheredRows) {

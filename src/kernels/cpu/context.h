@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -52,6 +53,22 @@ class Context {
       const int64_t end = std::min(count, grains * (share + 1) / shares * grain);
       if (begin < end) body(share, begin, end);
     });
+  }
+
+  // Calls body(share, i) for every i in [0, count), one by one, by whichever thread is free: for items of which each
+  // fills one thread's caches, or that differ in length. `work` and `share` as above.
+  template <class Body>
+  void take(int64_t count, int64_t work, Body&& body) {
+    std::atomic<int64_t> next{0};
+    parallel(threads(), 1, work, [&](int share, int64_t, int64_t) {
+      for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) body(share, i);
+    });
+  }
+  // Whether threads that take `count` items of up to `largest` rows, `rows` in all, are idle for no more than a quarter
+  // of their time.
+  bool worth_taking(int64_t count, int64_t largest, int64_t rows) const {
+    const int64_t most_taken = (count + threads() - 1) / threads() * largest;
+    return 4 * most_taken * threads() <= 5 * rows;
   }
 
   // Angles of the step's rows by `table`, [rows.count]. Valid until the next call. Cosines in double cost more than the

@@ -61,14 +61,18 @@ void Engram(Context& context, const StepRows& rows, const EngramArgs& args) {
                 "wkv takes the looked-up row, gives 4 keys and a value");
   ONELANE_CHECK(args.width % kTableBlock == 0 && args.dim % kPad == 0, "widths must be whole vectors");
   bf16* values = context.scratch<bf16>(kValueSlot, offset(rows.count, inputs));
-  for (int row = 0; row < rows.count; ++row) {
-    for (int column = 0; column < args.columns; ++column) {
-      const int64_t number = args.table_rows[offset(row, args.columns) + static_cast<size_t>(column)];
-      DecodeFp8(args.table + offset(number, args.width), args.table_scale + offset(number, args.width / kTableBlock),
-                args.width, kTableBlock, values + offset(row, inputs) + offset(column, args.width));
+  const Activations x = ActivationSpace(context, rows.count, inputs);
+  context.parallel(rows.count, 1, int64_t{rows.count} * inputs * 6, [&](int, int64_t begin, int64_t end) HWY_ATTR {
+    for (int64_t row = begin; row < end; ++row) {
+      bf16* looked_up = values + offset(row, inputs);
+      for (int column = 0; column < args.columns; ++column) {
+        const int64_t number = args.table_rows[offset(row, args.columns) + static_cast<size_t>(column)];
+        DecodeFp8(args.table + offset(number, args.width), args.table_scale + offset(number, args.width / kTableBlock),
+                  args.width, kTableBlock, looked_up + offset(column, args.width));
+      }
+      ActivationRow(looked_up, inputs, args.wkv.act_block, x.data + offset(row, padded(inputs)));
     }
-  }
-  const Activations x = MakeActivations(context, values, rows.count, inputs, args.wkv.act_block);
+  });
   float* projected = context.scratch<float>(kProjectedSlot, offset(rows.count, outputs));
   const Panels panels = MakePanels(context, inputs);
   context.parallel(outputs, kOutputs, ProductWork(args.wkv, rows.count),

@@ -17,18 +17,17 @@ namespace onelane::cpu::HWY_NAMESPACE {
 // The dot product of a row of activations with weight row c, in double, rounded to float.
 template <class Rows, class T>
 HWY_NOINLINE float ExactSum(const Rows& w, int c, int width, const T* x) {
-  VD acc = hn::Zero(DD());
+  VD acc[2] = {hn::Zero(DD()), hn::Zero(DD())};  // one chain would wait for every sum
   VH scales[kOutputs];
   for (VH& scale : scales) scale = hn::Zero(DH());
   for (int k = 0; k < width; k += kWeightBlock) {
     w.Scales(DH(), k, scales);
-    for (int i = k; i < k + kWeightBlock; i += L) {
-      acc = hn::MulAdd(LoadWide(x + i), Widen(w.Load(DH(), c, i, scales[c])), acc);
+    for (int i = k; i < k + kWeightBlock; i += 2 * L) {
+      acc[0] = hn::MulAdd(LoadWide(x + i), Widen(w.Load(DH(), c, i, scales[c])), acc[0]);
+      acc[1] = hn::MulAdd(LoadWide(x + i + L), Widen(w.Load(DH(), c, i + L, scales[c])), acc[1]);
     }
   }
-  alignas(64) double sums[kOutputs];
-  Sum4(acc, acc, acc, acc, sums);
-  return static_cast<float>(sums[0]);
+  return static_cast<float>(Sum(hn::Add(acc[0], acc[1])));
 }
 
 // What the exact sums round to as bf16, where `sums`, off by less than `error`, settle that; elsewhere, and where there

@@ -27,24 +27,30 @@ void Head(Context& context, const StepRows& rows, const HeadArgs& args) {
   const int dim = args.dim;
   ONELANE_CHECK(args.head.in == dim, "the head reads the hidden state");
   const Activations h = ActivationSpace(context, args.count, dim);
-  double* stream = context.scratch<double>(kStageSlot, static_cast<size_t>(padded(kStreams * dim)));
-  float* hidden = context.scratch<float>(kStageSlot + 1, static_cast<size_t>(padded(dim)));
-  for (int i = 0; i < args.count; ++i) {
-    const int row = args.rows[i];
-    ONELANE_CHECK(row >= 0 && row < rows.count, "the head reads a row that is not in the step");
-    const bf16* source = args.stream + offset(row, int64_t{kStreams} * dim);
-    float weights[kStreams];
-    if (args.collapse_with != nullptr) {
-      std::memcpy(weights, args.collapse_with + offset(row, kStreams), sizeof(weights));
-    } else {
-      WidenRow(source, kStreams * dim, stream);
-      HeadMix(args, stream, weights);
+  const size_t stream_doubles = offset(1, padded(kStreams * dim));
+  double* streams = context.scratch<double>(kStageSlot, stream_doubles * static_cast<size_t>(context.threads()));
+  float* hiddens = context.scratch<float>(kStageSlot + 1, offset(context.threads(), padded(dim)));
+  const int64_t work = int64_t{args.count} * dim * kStreams * 2;
+  context.parallel(args.count, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
+    double* stream = streams + stream_doubles * static_cast<size_t>(share);
+    float* hidden = hiddens + offset(share, padded(dim));
+    for (int64_t i = begin; i < end; ++i) {
+      const int row = args.rows[i];
+      ONELANE_CHECK(row >= 0 && row < rows.count, "the head reads a row that is not in the step");
+      const bf16* source = args.stream + offset(row, int64_t{kStreams} * dim);
+      float weights[kStreams];
+      if (args.collapse_with != nullptr) {
+        std::memcpy(weights, args.collapse_with + offset(row, kStreams), sizeof(weights));
+      } else {
+        WidenRow(source, kStreams * dim, stream);
+        HeadMix(args, stream, weights);
+      }
+      CollapseRow(source, dim, weights, hidden);
+      if (args.hidden != nullptr) NarrowRow(hidden, dim, args.hidden + offset(i, dim));
+      RmsNormRow(hidden, args.norm, dim, args.norm_eps);
+      WidenRow(hidden, dim, h.data + offset(i, padded(dim)));
     }
-    CollapseRow(source, dim, weights, hidden);
-    if (args.hidden != nullptr) NarrowRow(hidden, dim, args.hidden + offset(i, dim));
-    RmsNormRow(hidden, args.norm, dim, args.norm_eps);
-    WidenRow(hidden, dim, h.data + offset(i, padded(dim)));
-  }
+  });
   SharedProduct(context, args.head, h, args.count, ToFloat{args.logits, static_cast<size_t>(args.head.out)});
 }
 

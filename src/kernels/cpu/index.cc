@@ -290,64 +290,122 @@ void ApplyCandidates(const IndexArgs& args, const uint32_t* bits, int visible, f
   }
 }
 
-// Rows [first, first + count) of one run.
-void IndexRows(Context& context, const StepRows& rows, const IndexArgs& args, const Queries& queries, int first,
-               int count, int slot) {
-  const bool publish = args.mode == IndexArgs::Candidates::kPublish;
-  const auto visible = [&](int row) { return (rows.position[row] + 1) / args.ratio; };
-  const int most = visible(first + count - 1);
-  if (args.mode != IndexArgs::Candidates::kNone) {
-    ONELANE_CHECK((most + args.block_size - 1) / args.block_size <= 32 * args.candidate_words,
-                  "the candidate bits of a row are too few");
-  }
-  const int per_page = args.keys.per_page;
-  const int tiles_per_page = (per_page + kTileEntries - 1) / kTileEntries;
-  const int pages = (most + per_page - 1) / per_page;
-  ONELANE_CHECK(pages <= rows.pages_per_slot, "an entry beyond the sequence's page table");
-  const int stride = padded(pages * per_page);
-  float* scores = context.scratch<float>(kScoreSlot, offset(count, stride));
-  const auto scored = [&](int row) { return publish || visible(row) > args.topk; };
-
-  if (scored(first + count - 1)) {
-    auto* tiles = context.scratch<KeyTile>(kTileSlot, static_cast<size_t>(context.threads()));
-    const int64_t all_tiles = int64_t{pages} * tiles_per_page;
-    const int64_t work = all_tiles * kTileEntries * (int64_t{count} * args.heads * 4 + 64);
-    context.parallel(all_tiles, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
-      KeyTile& tile = tiles[share];
-      for (int64_t i = begin; i < end; ++i) {
-        const int page = static_cast<int>(i) / tiles_per_page;
-        const int in_page = static_cast<int>(i) % tiles_per_page * kTileEntries;
-        const int entry = page * per_page + in_page;
-        if (entry >= most) break;
-        const int32_t number = rows.page_table[offset(slot, rows.pages_per_slot) + static_cast<size_t>(page)];
-        UnpackKeys(args.keys.block(number), in_page, tile);
-        const int valid = std::min(kTileEntries, per_page - in_page);
-        for (int row = first; row < first + count; ++row) {
-          if (visible(row) <= entry || !scored(row)) continue;
-          ScoreTile(queries, row, tile, scores + offset(row - first, stride) + entry, valid);
-        }
-      }
-    });
-  }
-
-  // Per thread: keys to select by and, for the blocks, their scores.
-  auto* order = context.scratch<int32_t>(kOrderSlot, offset(2 * context.threads(), stride));
-  context.parallel(count, 1, int64_t{count} * most * 12, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
-    int32_t* keys = order + offset(2 * share, stride);
-    auto* block_scores = reinterpret_cast<float*>(keys + stride);
-    for (int64_t i = begin; i < end; ++i) {
-      const int row = first + static_cast<int>(i);
-      float* row_scores = scores + offset(i, stride);
-      uint32_t* bits = args.candidates == nullptr ? nullptr : args.candidates + offset(row, args.candidate_words);
-      if (publish) PublishCandidates(args, row_scores, visible(row), block_scores, keys, bits);
-      if (args.mode == IndexArgs::Candidates::kApply && scored(row)) {
-        ApplyCandidates(args, bits, visible(row), row_scores);
-      }
-      int32_t* picks = args.picks + offset(row, args.topk);
-      int taken = 0;
-      SelectBest(row_scores, visible(row), args.topk, keys, [&](int entry) HWY_ATTR { picks[taken++] = entry; });
-      std::fill(picks + taken, picks + args.topk, -1);
+// Rows [first, first + count) of one run, their scores against its entries, and what is done with them.
+class IndexGroup {
+ public:
+  IndexGroup(const StepRows& rows, const IndexArgs& args, const Queries& queries, const RowRun& run, int first,
+             int count)
+      : rows_(rows), args_(args), queries_(queries), first_(first), count_(count), slot_(run.slot) {
+    const int per_page = args.keys.per_page;
+    most_ = visible(first + count - 1);
+    if (args.mode != IndexArgs::Candidates::kNone) {
+      ONELANE_CHECK((most_ + args.block_size - 1) / args.block_size <= 32 * args.candidate_words,
+                    "the candidate bits of a row are too few");
     }
+    const int pages = (most_ + per_page - 1) / per_page;
+    ONELANE_CHECK(pages <= rows.pages_per_slot, "an entry beyond the sequence's page table");
+    tiles_per_page_ = (per_page + kTileEntries - 1) / kTileEntries;
+    tiles_ = scored(first + count - 1) ? pages * tiles_per_page_ : 0;
+    stride_ = padded(pages * per_page);
+  }
+
+  int count() const { return count_; }
+  int tiles() const { return tiles_; }
+  int stride() const { return stride_; }
+  int64_t tile_work() const { return kTileEntries * (int64_t{count_} * args_.heads * 4 + 64); }
+  int64_t row_work() const { return int64_t{most_} * 12; }
+
+  // Tiles [begin, end) of scores [count, stride].
+  void Score(int begin, int end, KeyTile& tile, float* scores) const {
+    const int per_page = args_.keys.per_page;
+    for (int i = begin; i < end; ++i) {
+      const int page = i / tiles_per_page_;
+      const int in_page = i % tiles_per_page_ * kTileEntries;
+      const int entry = page * per_page + in_page;
+      if (entry >= most_) break;
+      const int32_t number = rows_.page_table[offset(slot_, rows_.pages_per_slot) + static_cast<size_t>(page)];
+      UnpackKeys(args_.keys.block(number), in_page, tile);
+      const int valid = std::min(kTileEntries, per_page - in_page);
+      for (int row = first_; row < first_ + count_; ++row) {
+        if (visible(row) <= entry || !scored(row)) continue;
+        ScoreTile(queries_, row, tile, scores + offset(row - first_, stride_) + entry, valid);
+      }
+    }
+  }
+
+  // Picks of rows [begin, end) of the group. `keys`: 2 * stride() integers of scratch, for what is selected by and, for
+  // the blocks, their scores.
+  void Pick(int begin, int end, float* scores, int32_t* keys) const {
+    auto* block_scores = reinterpret_cast<float*>(keys + stride_);
+    for (int i = begin; i < end; ++i) {
+      const int row = first_ + i;
+      float* row_scores = scores + offset(i, stride_);
+      uint32_t* bits = args_.candidates == nullptr ? nullptr : args_.candidates + offset(row, args_.candidate_words);
+      if (publish()) PublishCandidates(args_, row_scores, visible(row), block_scores, keys, bits);
+      if (args_.mode == IndexArgs::Candidates::kApply && scored(row)) {
+        ApplyCandidates(args_, bits, visible(row), row_scores);
+      }
+      int32_t* picks = args_.picks + offset(row, args_.topk);
+      int taken = 0;
+      SelectBest(row_scores, visible(row), args_.topk, keys, [&](int entry) HWY_ATTR { picks[taken++] = entry; });
+      std::fill(picks + taken, picks + args_.topk, -1);
+    }
+  }
+
+ private:
+  bool publish() const { return args_.mode == IndexArgs::Candidates::kPublish; }
+  int visible(int row) const { return (rows_.position[row] + 1) / args_.ratio; }
+  bool scored(int row) const { return publish() || visible(row) > args_.topk; }
+
+  const StepRows& rows_;
+  const IndexArgs& args_;
+  const Queries& queries_;
+  int first_;
+  int count_;
+  int slot_;
+  int most_ = 0;
+  int tiles_per_page_ = 0;
+  int tiles_ = 0;
+  int stride_ = 0;
+};
+
+// One group by all threads.
+void ShareGroup(Context& context, const IndexGroup& group) {
+  const int stride = group.stride();
+  float* scores = context.scratch<float>(kScoreSlot, offset(group.count(), stride));
+  auto* tiles = context.scratch<KeyTile>(kTileSlot, static_cast<size_t>(context.threads()));
+  context.parallel(group.tiles(), 1, group.tiles() * group.tile_work(), [&](int share, int64_t begin, int64_t end) {
+    group.Score(static_cast<int>(begin), static_cast<int>(end), tiles[share], scores);
+  });
+  auto* keys = context.scratch<int32_t>(kOrderSlot, offset(2 * context.threads(), stride));
+  context.parallel(group.count(), 1, group.count() * group.row_work(), [&](int share, int64_t begin, int64_t end) {
+    group.Pick(static_cast<int>(begin), static_cast<int>(end), scores, keys + offset(2 * share, stride));
+  });
+}
+
+// Every run by one thread; none has more than kRowsAtOnce rows.
+void TakeRuns(Context& context, const StepRows& rows, const IndexArgs& args, const Queries& queries) {
+  const auto group_of = [&](int64_t i) {
+    return IndexGroup(rows, args, queries, rows.runs[i], rows.runs[i].first_row, rows.runs[i].count);
+  };
+  size_t scores = 0;
+  int stride = 0;
+  int64_t work = 0;
+  for (int i = 0; i < rows.run_count; ++i) {
+    const IndexGroup group = group_of(i);
+    scores = std::max(scores, offset(group.count(), group.stride()));
+    stride = std::max(stride, group.stride());
+    work += group.tiles() * group.tile_work() + group.count() * group.row_work();
+  }
+  const auto threads = static_cast<size_t>(context.threads());
+  float* score_spaces = context.scratch<float>(kScoreSlot, scores * threads);
+  auto* tiles = context.scratch<KeyTile>(kTileSlot, threads);
+  auto* keys = context.scratch<int32_t>(kOrderSlot, offset(2 * context.threads(), stride));
+  context.take(rows.run_count, work, [&](int share, int64_t i) {
+    const IndexGroup group = group_of(i);
+    float* space = score_spaces + scores * static_cast<size_t>(share);
+    group.Score(0, group.tiles(), tiles[share], space);
+    group.Pick(0, group.count(), space, keys + offset(2 * share, stride));
   });
 }
 
@@ -355,11 +413,16 @@ void Index(Context& context, const StepRows& rows, const IndexArgs& args) {
   ONELANE_CHECK(args.wq_b.out == args.heads * kIndexDim, "wq_b must give 128 values per head");
   ONELANE_CHECK(args.weights_proj.out == args.heads, "one weight per head");
   const Queries queries = MakeQueries(context, rows, args);
+  int largest = 0;
+  for (int i = 0; i < rows.run_count; ++i) largest = std::max(largest, rows.runs[i].count);
+  if (largest <= kRowsAtOnce && context.worth_taking(rows.run_count, largest, rows.count)) {
+    return TakeRuns(context, rows, args, queries);
+  }
   for (int i = 0; i < rows.run_count; ++i) {
     const RowRun& run = rows.runs[i];
     for (int first = 0; first < run.count; first += kRowsAtOnce) {
-      IndexRows(context, rows, args, queries, run.first_row + first, std::min(kRowsAtOnce, run.count - first),
-                run.slot);
+      ShareGroup(context,
+                 IndexGroup(rows, args, queries, run, run.first_row + first, std::min(kRowsAtOnce, run.count - first)));
     }
   }
 }

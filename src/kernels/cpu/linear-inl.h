@@ -302,6 +302,7 @@ HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* con
       int outputs[kOutputs];
       for (int c = 0; c < kOutputs; ++c) outputs[c] = std::min(n + c, end - 1);
       const Rows weights(w, outputs);
+      if (count > kStreamRows) PrefetchNext(weights, w.in);
       const auto put = [&](int row, auto sums) HWY_ATTR { store(first + row, n, valid, Handed<Rows>(sums)); };
       if (count < kPanelRows) {
         TileRows<kGuarded>(weights, w.in, x + first, count, hn::Zero(D4()), put);

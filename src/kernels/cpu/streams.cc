@@ -151,11 +151,15 @@ void ExpandStreams(Context& context, const StepRows& rows, const ExpandArgs& arg
 
 void Tap(Context& context, const StepRows& rows, const TapArgs& args) {
   constexpr float kMean[kStreams] = {0.25f, 0.25f, 0.25f, 0.25f};
-  float* scratch = context.scratch<float>(kStageSlot, static_cast<size_t>(padded(args.dim)));
-  for (int row = 0; row < rows.count; ++row) {
-    CollapseRow(args.stream + offset(row, kStreams * args.dim), args.dim, kMean, scratch);
-    NarrowRow(scratch, args.dim, args.taps + offset(row, args.tap_width) + args.column);
-  }
+  float* spaces = context.scratch<float>(kStageSlot, offset(context.threads(), padded(args.dim)));
+  context.parallel(rows.count, 1, int64_t{rows.count} * args.dim * 8,
+                   [&](int share, int64_t begin, int64_t end) HWY_ATTR {
+                     float* mean = spaces + offset(share, padded(args.dim));
+                     for (int64_t row = begin; row < end; ++row) {
+                       CollapseRow(args.stream + offset(row, kStreams * args.dim), args.dim, kMean, mean);
+                       NarrowRow(mean, args.dim, args.taps + offset(row, args.tap_width) + args.column);
+                     }
+                   });
 }
 
 }  // namespace

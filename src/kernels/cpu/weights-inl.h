@@ -2,6 +2,8 @@
 // The scale of a block is a power of two, so the expanded value is exact.
 #include "kernels/cpu/targets.h"
 //
+#include <hwy/cache_control.h>
+
 #include "kernels/cpu/records-inl.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/cpu/tables.h"
@@ -22,6 +24,7 @@ inline constexpr int kWeightBlock = 32;
 
 struct Fp8Rows {
   static constexpr int kStep = kWeightBlock;
+  static constexpr int kBits = 8;  // of a stored weight
   const uint8_t* row[kOutputs];
   const uint8_t* scale;  // shared: an aligned group of 4 outputs lies in one scale tile
   int block_shift;
@@ -45,6 +48,7 @@ struct Fp8Rows {
 
 struct Fp4Rows {
   static constexpr int kStep = kWeightBlock;
+  static constexpr int kBits = 4;
   const uint8_t* row[kOutputs];
   const uint8_t* scale[kOutputs];
 
@@ -67,6 +71,7 @@ struct Fp4Rows {
 
 struct Bf16Rows {
   static constexpr int kStep = L;
+  static constexpr int kBits = 16;
   const bf16* row[kOutputs];
 
   Bf16Rows() = default;
@@ -101,6 +106,15 @@ struct PlainRows {
     return LoadWide(values);
   }
 };
+
+// Asks for the four rows behind these: weights come from the third-level cache, and while many rows of activations pass
+// nothing else reads ahead.
+template <class Rows>
+HWY_INLINE void PrefetchNext(const Rows& w, int width) {
+  const int bytes = width * Rows::kBits / 8;
+  const auto* next = reinterpret_cast<const uint8_t*>(w.row[kOutputs - 1]) + bytes;
+  for (int i = 0; i < kOutputs * bytes; i += 64) hwy::Prefetch(next + i);
+}
 
 HWY_INLINE VD Widen(VH v) { return hn::PromoteTo(DD(), v); }
 HWY_INLINE VD Widen(VD v) { return v; }
