@@ -7,9 +7,10 @@
 // boundary lies within the bound.
 //
 // With fewer rows than threads a row is shared, by channels: who decodes half of the channels of every entry takes that
-// half of the scores' sums and those outputs, so that few values go from one processor's cache to another's. With more
-// rows a group of them decodes every record that any of them attends to once, and each row is one thread's. Either way
-// a score is two chains over the channels, added, and an output one over the entries.
+// half of the scores' sums and those outputs, so that few values go from one processor's cache to another's. Rows of
+// many runs are taken run by run: a thread decodes a record just before it first scores it, and the records of a run
+// stay in its cache. Many rows of few runs decode every record that any of a group attends to together, and each row is
+// one thread's. In every case a score is two chains over the channels, added, and an output one over the entries.
 #include <algorithm>
 
 #undef HWY_TARGET_INCLUDE
