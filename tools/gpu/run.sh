@@ -2,17 +2,17 @@
 # Proves and measures the attention library on the GPU of this machine, in one command: builds, checks, replays, runs the
 # sanitizers, plants faults, measures.
 #
-#   tools/gpu/run.sh [--out DIR] [--arch 90a] [--bin DIR] [--only build,check,replay,plants,sanitizers,bench] [--quick]
+#   tools/gpu/run.sh [--out DIR] [--arch 90a] [--bin DIR] [--only build,check,torch,replay,plants,sanitizers,bench] [--quick]
 #
 # --bin takes programs that tools/gpu/build.sh made elsewhere. Logs and the receipt go to DIR (build/gpu); the table at
 # the end says what passed. Exit status 1 if anything failed. Needs a CUDA 13 toolkit to build and a driver to run,
-# nothing else. It reads the card's clocks and changes nothing.
+# nothing else; the step torch is for a python3 with PyTorch 2.10 or newer. It reads the card's clocks and changes nothing.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 out=$root/build/gpu
 arch=
 bin=
-only=build,check,replay,plants,sanitizers,bench
+only=build,check,torch,replay,plants,sanitizers,bench
 quick=
 while (($#)); do
   case $1 in
@@ -57,6 +57,19 @@ fi
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw --format=csv >"$out/gpu.csv" 2>&1 || true
 
 if wants check; then step check 300 "$bin/attention_check" $quick; fi
+if wants torch; then
+  fits='import pytest, torch; raise SystemExit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10))'
+  if (cd / && python3 -c "$fits" 2>/dev/null); then
+    operator=$bin/torch/onelane_attention_torch.so
+    if [[ ! -e $operator ]]; then
+      operator=$out/torch/onelane_attention_torch.so
+      step "torch, build" 600 "$root/torch/build.sh" "$out/torch" ${arch:+--arch "$arch"}
+    fi
+    step torch 300 env ONELANE_ATTENTION_TORCH="$operator" python3 -m pytest -q -p no:cacheprovider "$root/torch"
+  else
+    note torch "not run" 0 "python3 has no PyTorch 2.10 and pytest"
+  fi
+fi
 if wants replay; then
   if [[ -n $quick ]]; then step replay 300 "$bin/onelane-attention-replay" --steps 60; else step replay 300 "$bin/onelane-attention-replay"; fi
 fi
