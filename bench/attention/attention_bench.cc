@@ -24,10 +24,11 @@ namespace {
 
 constexpr char kUsage[] =
     "attention_bench [--rows 1,2,..] [--widths 128+512,..] [--formats v4,v41,bf16] [--outputs bf16,fp8,fp8g]\n"
-    "                [--heads 64] [--baseline FILE.csv] [--json FILE] [--sweep]\n"
+    "                [--heads 64] [--baseline FILE.csv] [--json FILE] [--sweep] [--path combine]\n"
     "  --baseline  CSV with the columns rows,widths,format,us: somebody else's cold times, for a column and a ratio\n"
     "  --json      writes a receipt: device, driver, clocks, every number\n"
-    "  --sweep     instead of the table: cold times of every path, split and block size that runs\n";
+    "  --sweep     instead of the table: cold times of every path, split and block size that runs\n"
+    "  --path      combine: plans for the portable kernels, as on a device without clusters\n";
 
 struct Options {
   std::vector<std::string> rows = {"1", "2", "4", "6", "8", "16", "32", "64", "128"};
@@ -35,7 +36,7 @@ struct Options {
   std::vector<std::string> formats = {"v4", "v41", "bf16"};
   std::vector<std::string> outputs = {"bf16", "fp8"};
   int heads = 64;
-  std::string baseline, json;
+  std::string baseline, json, path;
   bool sweep = false;
 };
 
@@ -75,6 +76,8 @@ Options parse(int argc, char** argv) {
       options.baseline = value;
     } else if (flag == "--json" && !value.empty()) {
       options.json = value;
+    } else if (flag == "--path" && value == "combine") {
+      options.path = value;
     } else {
       std::fputs(kUsage, stderr);
       std::exit(2);
@@ -145,6 +148,7 @@ class Bench {
  public:
   explicit Bench(const Options& options) : options_(options), baseline_(options.baseline) {
     if (onelane_attention_describe_cuda(&device_) != 0) stop(onelane_attention_message());
+    if (options.path == "combine") device_.cluster_blocks = 1;
     receipt_.device = read_device();
     // The clocks under load are the ones that tell: after the copies.
     receipt_.empty_node_us = timer_.empty_node_us();

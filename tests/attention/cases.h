@@ -13,7 +13,7 @@ namespace onelane::attention_test {
 
 enum class Proof {
   kOracle,  // the output is right
-  kSplits,  // and so is that of 1, 2, 4 and 8 forced splits, which agree with each other
+  kSplits,  // and so is that of 1, 2, 4, 8 (16, 32) forced splits, which agree with each other
   kReplay   // and a second run, a graph's replay, and its replay again have the same bits
 };
 

@@ -68,7 +68,8 @@ void Replay::make_layers() {
 }
 
 void Replay::plan_bucket(Bucket& bucket) {
-  const onelane_attention_device device = backend_.device();
+  onelane_attention_device device = backend_.device();
+  if (options_.combine) device.cluster_blocks = 1;
   for (Layer& layer : layers_) {
     remake_rows(layer.problem, options_.seed, bucket.rows, bucket.rows);
     Call call;

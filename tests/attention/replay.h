@@ -30,6 +30,7 @@ struct ReplayOptions {
   int rows_max = 128;
   int heads = 64;
   bool fence = true;
+  bool combine = false;    // plans as for a device without clusters
   bool sanitizer = false;  // few, small shapes; scratch is left uninitialised for the tool to watch
   Plant plant = Plant::kNone;
   Operand plant_operand = kQ;

@@ -13,9 +13,10 @@ namespace {
 
 constexpr char kUsage[] =
     "onelane-attention-replay [--backend cuda|cpu] [--steps N] [--seed S] [--rows-max M] [--heads H] [--no-fence]\n"
-    "                         [--sanitizer] [--plant FAULT] [--verbose]\n"
+    "                         [--path combine] [--sanitizer] [--plant FAULT] [--verbose]\n"
     "  --steps N    738 by default; at least 600 of so many must run split rows on CUDA\n"
     "  --no-fence   plain allocations instead of operands that end at an unmapped page\n"
+    "  --path       combine: the portable kernels, as on a device without clusters\n"
     "  --sanitizer  few steps of small shapes, no fences: for compute-sanitizer\n"
     "  --plant      row-past-end[=q|out|lse|window.indices|window.lengths], stale-plan or unzeroed-counter: the "
     "program\n"
@@ -55,6 +56,9 @@ ReplayOptions parse(int argc, char** argv, std::string& backend) {
       options.fence = true;
     } else if (flag == "--no-fence") {
       options.fence = false;
+    } else if (flag == "--path") {
+      if (value() != "combine") die("--path is combine, or left out for what is planned");
+      options.combine = true;
     } else if (flag == "--sanitizer") {
       options.sanitizer = true;
       options.fence = false;

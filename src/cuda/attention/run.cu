@@ -3,8 +3,10 @@
 #include <onelane/attention.h>
 
 #include "cuda/attention/cluster.h"
+#include "cuda/attention/combine.h"
 #include "kernels/attention/layout.h"
 #include "kernels/attention/message.h"
+#include "kernels/attention/plan.h"
 #include "kernels/attention/status.h"
 #include "kernels/attention/validate.h"
 
@@ -59,8 +61,15 @@ Result<void> run(const onelane_attention_plan& plan, const onelane_attention_arg
   params.heads = shape.heads;
   params.splits = plan.splits;
   switch (plan.path) {
-    case ONELANE_PATH_CLUSTER:
-      return check(launch_cluster(plan, params, stream), "the launch of cluster_attention");
+    case ONELANE_PATH_CLUSTER: {
+      onelane_attention_plan of_kernel = plan;
+      const attention::ListFormats formats = attention::formats_of(shape);
+      of_kernel.shape.window_format = formats.window;
+      of_kernel.shape.extra_format = formats.extra;
+      return check(launch_cluster(of_kernel, params, stream), "the launch of cluster_attention");
+    }
+    case ONELANE_PATH_COMBINE:
+      return check(launch_combine(plan, params, args.workspace, stream), "the launch of attend_part and merge_parts");
     default:
       return error(ErrorCode::kUnsupported, "plan.path %d has no kernel in this build", static_cast<int>(plan.path));
   }

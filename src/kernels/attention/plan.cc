@@ -41,10 +41,10 @@ constexpr PathCost kClusterCost = {.chunk_entries = 128,
                                    .chunk_head_us = 0.035,
                                    .merge_us = 0.5,
                                    .merge_head_us = 0.03};
-constexpr PathCost kCombineCost = {.chunk_entries = 64,
+constexpr PathCost kCombineCost = {.chunk_entries = 32,
                                    .fixed_us = 2.5,
-                                   .chunk_us = 0.7,
-                                   .chunk_head_us = 0.035,
+                                   .chunk_us = 0.4,
+                                   .chunk_head_us = 0.0175,
                                    .merge_us = 2.0,
                                    .merge_head_us = 0.03};
 
@@ -123,11 +123,19 @@ size_t workspace_bytes(const onelane_attention_shape& shape, onelane_attention_p
   return parts * (ONELANE_ATTENTION_DIM + 2) * sizeof(float);
 }
 
-int block_shared_bytes(onelane_attention_path path, int block_heads) {
-  if (path == ONELANE_PATH_CPU) return 0;
-  // Records decoded to bf16, queries, scores of a chunk in float, and a little for barriers, lengths and sinks.
-  const int chunk = path == ONELANE_PATH_CLUSTER ? 128 : 32;
-  return chunk * 1024 + block_heads * 1024 + chunk * block_heads * 4 + 2048;
+ListFormats formats_of(const onelane_attention_shape& shape) {
+  const bool has_window = shape.window_width > 0;
+  const bool has_extra = shape.extra_width > 0;
+  if (!has_window && !has_extra) return {ONELANE_KV_V41_FP8, ONELANE_KV_V41_FP8};
+  if (!has_extra) return {shape.window_format, shape.window_format};
+  if (has_window) return {shape.window_format, shape.extra_format};
+  // e2m1 records come with a window of e4m3.
+  return {shape.extra_format == ONELANE_KV_V41_FP4 ? ONELANE_KV_V41_FP8 : shape.extra_format, shape.extra_format};
+}
+
+bool cluster_takes(const ListFormats& formats) {
+  if (formats.window == formats.extra) return formats.window != ONELANE_KV_V41_FP4;
+  return formats.window == ONELANE_KV_V41_FP8 && formats.extra == ONELANE_KV_V41_FP4;
 }
 
 Estimate estimate(const onelane_attention_shape& shape, const onelane_attention_device& device,
@@ -201,7 +209,7 @@ Result<onelane_attention_plan> make_plan(const onelane_attention_shape& shape, c
     return plan;
   }
   Candidate best;
-  const bool clusters = device.arch == 90 && device.cluster_blocks >= 2;
+  const bool clusters = device.arch == 90 && device.cluster_blocks >= 2 && cluster_takes(formats_of(shape));
   if (clusters && choose(shape, device, ONELANE_PATH_CLUSTER, best)) {
     plan.path = ONELANE_PATH_CLUSTER;
   } else if (choose(shape, device, ONELANE_PATH_COMBINE, best)) {

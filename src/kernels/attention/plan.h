@@ -47,8 +47,29 @@ int entries_of(const onelane_attention_shape& shape);
 // [rows, splits, heads, 2]. 0 unless the path is COMBINE and splits > 1.
 size_t workspace_bytes(const onelane_attention_shape& shape, onelane_attention_path path, int splits);
 
-// Shared memory that one block of the path asks for.
-int block_shared_bytes(onelane_attention_path path, int block_heads);
+// Shared memory that one block of the path asks for. constexpr, so that the kernels can hold themselves to it.
+constexpr int block_shared_bytes(onelane_attention_path path, int block_heads) {
+  switch (path) {
+    case ONELANE_PATH_CPU:
+      return 0;
+    case ONELANE_PATH_CLUSTER:
+      // Records decoded to bf16, queries, scores of a chunk in float, and a little for barriers, lengths and sinks.
+      return 128 * 1024 + block_heads * (1024 + 128 * 4) + 2048;
+    case ONELANE_PATH_COMBINE:
+      // Of a chunk of 32: records in bf16, where they lie, queries, scores in four parts, weights, and a factor a head.
+      return 32 * (1024 + 2 * 16) + block_heads * (1024 + 4 * 32 * 4 + (2 * 32 + 16) + 4);
+  }
+  return 0;
+}
+
+// Formats of both lists. That of a list that is not there does not matter: it is one that goes with the other's.
+struct ListFormats {
+  onelane_kv_format window, extra;
+};
+ListFormats formats_of(const onelane_attention_shape& shape);
+
+// Whether the Hopper kernel takes records of these formats together; COMBINE takes all.
+bool cluster_takes(const ListFormats& formats);
 
 // Whether rows, heads, widths, formats, output and splits are within the library's limits; a sentence that names the
 // field and what would be right if not.

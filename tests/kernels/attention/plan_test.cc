@@ -60,7 +60,7 @@ TEST(Plan, StaysWithinTheLimitsOfShapeAndDevice) {
     const auto device = any_device();
     const auto plan = planned(shape, device);
     const int entries = shape.window_width + shape.extra_width;
-    const bool cluster = device.arch == 90 && device.cluster_blocks >= 2 &&
+    const bool cluster = device.arch == 90 && device.cluster_blocks >= 2 && cluster_takes(formats_of(shape)) &&
                          block_shared_bytes(ONELANE_PATH_CLUSTER, 8) <= device.shared_bytes;
     RC_ASSERT(plan.path == (cluster ? ONELANE_PATH_CLUSTER : ONELANE_PATH_COMBINE));
     RC_ASSERT(plan.splits >= 1 && plan.splits <= 32 && (plan.splits & (plan.splits - 1)) == 0);
@@ -181,6 +181,34 @@ TEST(Plan, FallsBackWhenTheClusterKernelDoesNotFit) {
   device = kH200;
   device.cluster_blocks = 1;
   EXPECT_EQ(planned(shape_of(6, 64, 128, 512), device).path, ONELANE_PATH_COMBINE);
+}
+
+TEST(Plan, TheClusterKernelTakesThePairsOfFormatsThatModelsUse) {
+  constexpr auto kBf16 = ONELANE_KV_BF16, kV4 = ONELANE_KV_V4, kFp8 = ONELANE_KV_V41_FP8, kFp4 = ONELANE_KV_V41_FP4;
+  const auto path = [](int window_width, int extra_width, onelane_kv_format window, onelane_kv_format extra) {
+    auto shape = shape_of(6, 64, window_width, extra_width);
+    shape.window_format = window;
+    shape.extra_format = extra;
+    return planned(shape, kH200).path;
+  };
+  for (const auto window : {kBf16, kV4, kFp8, kFp4}) {
+    for (const auto extra : {kBf16, kV4, kFp8, kFp4}) {
+      const bool together = (window == extra && window != kFp4) || (window == kFp8 && extra == kFp4);
+      EXPECT_EQ(path(128, 512, window, extra), together ? ONELANE_PATH_CLUSTER : ONELANE_PATH_COMBINE)
+          << window << " + " << extra;
+      // Of a list that is not there the format does not matter.
+      EXPECT_EQ(path(128, 0, window, extra), window != kFp4 ? ONELANE_PATH_CLUSTER : ONELANE_PATH_COMBINE) << window;
+      EXPECT_EQ(path(0, 512, window, extra), ONELANE_PATH_CLUSTER) << extra;
+      EXPECT_EQ(path(0, 0, window, extra), ONELANE_PATH_CLUSTER);
+    }
+  }
+}
+
+TEST(Plan, ACombineBlockOfEverySizeFitsTheSmallestDevice) {
+  for (const int heads : {8, 16, 32}) {
+    EXPECT_EQ(block_shared_bytes(ONELANE_PATH_COMBINE, heads), 33792 + 1620 * heads);
+    EXPECT_LE(block_shared_bytes(ONELANE_PATH_COMBINE, heads), kRtx.shared_bytes);
+  }
 }
 
 void expect_refused(const onelane_attention_shape& shape, const onelane_attention_device& device, int status,
