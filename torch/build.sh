@@ -73,7 +73,7 @@ if [[ -z $library ]]; then
     for each in $arch; do gencode+=("-gencode=arch=compute_$each,code=sm_$each"); done
     for source in "$root"/src/cuda/attention/*.cu; do
       # Hopper's instructions alone (src/cuda/CMakeLists.txt says the same).
-      if [[ $source == */cluster.cu ]]; then
+      if [[ $source == */cluster.cu || $source == */wide.cu ]]; then
         compile "$source" "${device[@]}" -gencode=arch=compute_90a,code=sm_90a
       else
         compile "$source" "${device[@]}" "${gencode[@]}"

@@ -279,7 +279,7 @@ class Bench {
       for (const int block_heads : kBlockHeads) {
         plan.splits = splits;
         plan.block_heads = block_heads;
-        plan.shared_bytes = attention::block_shared_bytes(path, block_heads);
+        plan.shared_bytes = attention::block_shared_bytes(path, block_heads, splits);
         plan.workspace_bytes = attention::workspace_bytes(plan.shape, path, splits);
         const double us = plan.shape.heads % block_heads == 0 ? time(plan, false) : -1;
         if (us < 0) {

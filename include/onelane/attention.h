@@ -84,6 +84,7 @@ typedef struct {
   int32_t processors;        /* multiprocessors, or threads of the CPU */
   int32_t shared_bytes;      /* shared memory that one block may ask for */
   int32_t cluster_blocks;    /* largest cluster that may be launched; 1: none */
+  int32_t cluster_places[8]; /* clusters of 1, 2, .. 8 blocks that run at once; 0: not known */
 } onelane_attention_device;
 
 typedef enum {

@@ -57,7 +57,7 @@ compile() {
   local command=("$cxx" "${host[@]}")
   [[ $source == *.cu ]] && command=("$nvcc" "${device[@]}" "${gencode[@]}")
   # Hopper's instructions alone; it is there whatever else is compiled for (src/cuda/CMakeLists.txt says the same).
-  [[ $source == */cluster.cu ]] && command=("$nvcc" "${device[@]}" -gencode=arch=compute_90a,code=sm_90a)
+  [[ $source == */cluster.cu || $source == */wide.cu ]] && command=("$nvcc" "${device[@]}" -gencode=arch=compute_90a,code=sm_90a)
   if "${command[@]}" -MMD -MF "${target%.o}.d" -c "$source" -o "$target" >"$log" 2>&1; then
     # ptxas explains what it did for wgmma at length; anything that spills or is wrong is shown.
     grep -v 'C7519\|^$' "$log" || true

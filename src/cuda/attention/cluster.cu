@@ -21,6 +21,7 @@
 // A unit is 8 entries of one list. A row's units, first those of the window, are dealt out evenly among the blocks at
 // run time, whatever its lengths are.
 #include "cuda/attention/cluster.h"
+#include "cuda/attention/merge.h"
 #include "cuda/ptx/cluster.h"
 #include "cuda/ptx/wgmma.h"
 
@@ -30,18 +31,12 @@ namespace {
 constexpr int kGroups = 4;  // of 4 warps
 constexpr int kThreads = 128 * kGroups;
 constexpr int kWarps = kThreads / 32;
-constexpr int kDim = ONELANE_ATTENTION_DIM;
-constexpr int kRope = ONELANE_ATTENTION_ROPE_DIM;
-constexpr int kBlocks = kDim / 64;  // of 64 dims: 128 bytes of bf16, two of them a warpgroup's
-constexpr int kMaxSplits = 8;
-constexpr int kItemBytes = 32 * 8 * 4;  // 32 dims of 8 heads as floats: what a warp merges at a time
-
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 
 // Shared memory of a block, in bytes from its start.
 template <int H, bool kSplit>
 struct Layout {
-  static constexpr int kUnits = H == 64 ? 8 : H == 32 ? (kSplit ? 12 : 14) : 20;  // what fits
+  static constexpr int kUnits = H == 32 ? (kSplit ? 12 : 14) : 20;  // what fits
   static constexpr int kEntries = kUnits * 8;
   static constexpr int kItems = kDim / 32 * H / 8;
 
@@ -56,8 +51,9 @@ struct Layout {
   static constexpr int kScoreBytes = kGroups * H * kScoreStride * 4;
   static constexpr int kReceivedBytes = (kItems + kMaxSplits) * kItemBytes;  // shares differ by one item
   static constexpr int kReceived = kSplit ? kScores : kTile;  // unsplit they take the place of tile and query
-  static constexpr int kPlaces = kScores + (kSplit ? larger(kScoreBytes, kReceivedBytes) : kScoreBytes);
-  static constexpr int kMask = kPlaces + 2 * kEntries * 8;    // uint8 [2][kEntries]: 1 where there is no entry
+  static constexpr int kData = kScores + (kSplit ? larger(kScoreBytes, kReceivedBytes) : kScoreBytes);
+  static constexpr int kToScales = kData + kEntries * 8;      // RecordPlace of a chunk's entries, in two arrays
+  static constexpr int kMask = kToScales + kEntries * 4;      // uint8 [2][kEntries]: 1 where there is no entry
   static constexpr int kParts = kMask + 2 * kEntries;         // float2 [splits][H]: M and the sum of 2^(S - M)
   static constexpr int kShift = kParts + kMaxSplits * H * 8;  // float [H]: from the last M to this one
   static constexpr int kSinks = kShift + H * 4;               // float [H]
@@ -66,72 +62,39 @@ struct Layout {
   static constexpr int kBytes = kBarrier + 8;
 
   static_assert(kQ % 1024 == 0 && kP % 1024 == 0 && kScores % 1024 == 0, "swizzle atoms");
-  static_assert(kSplit || kItems * kItemBytes <= kP, "the sums of an unsplit row");
+  static_assert(kItems * kItemBytes <= kP, "a block's own sums take the place of tile and query");
   static_assert(kBytes <= 232448, "what a block of sm_90 may have");
+  static_assert(kBytes == attention::block_shared_bytes(ONELANE_PATH_CLUSTER, H, kSplit ? 2 : 1), "what the plan says");
 };
 
 // Where the score of an entry lies in a head's row, so that neither 8 entries by 4 pairs of heads nor 32 quads of
 // entries meet in a bank.
 __device__ __forceinline__ int score_place(int head, int entry) { return entry ^ (head / 2 % 4 * 8); }
 
-// The outputs, as items of 32 dims by 8 heads, dealt out to the blocks of a cluster: item / (H / 8) is the chunk of
-// dims.
-template <int H>
-struct Items {
-  static constexpr int kCount = Layout<H, false>::kItems;
-  static __device__ __forceinline__ int owner(int item, int splits) { return item * splits / kCount; }
-  static __device__ __forceinline__ int first(int rank, int splits) { return (rank * kCount + splits - 1) / splits; }
-};
-
-// The units of a row and which of them are a block's.
-struct Share {
-  int window, extra;  // lengths
-  int window_units;
-  int begin, end;
-
-  __device__ __forceinline__ Share(int window_length, int extra_length, int rank, int splits)
-      : window(window_length), extra(extra_length), window_units((window_length + 7) / 8) {
-    const int units = window_units + (extra_length + 7) / 8;
-    begin = units * rank / splits;
-    end = units * (rank + 1) / splits;
-  }
-
-  // The index of entry `e` of the chunk that begins at unit `first`; -1 past the end.
-  __device__ __forceinline__ int index(const AttentionParams& p, int row, int first, int e) const {
-    const int unit = first + e / 8;
-    const bool from_extra = unit >= window_units;
-    const EntryList& list = from_extra ? p.extra : p.window;
-    const int slot = (unit - (from_extra ? window_units : 0)) * 8 + e % 8;
-    if (unit >= end || slot >= (from_extra ? extra : window)) return -1;
-    return __ldg(list.indices + row * list.index_stride + slot);
-  }
-};
-
 template <int W, int X, int H, bool kSplit>
 __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_constant__ AttentionParams p) {
   using At = Layout<H, kSplit>;
-  constexpr int kPairs = H / 8;          // of a thread's columns in a matrix: 8 j + 2 t, + 1
-  constexpr int kMine = At::kUnits / 2;  // units of a chunk that a warp decodes
+  constexpr int kPairs = H / 8;                 // of a thread's columns in a matrix: 8 j + 2 t, + 1
+  constexpr int kMine = At::kEntries / kWarps;  // entries of a chunk that a warp decodes: warp, warp + 16, ...
   constexpr int kRowTiles = (At::kUnits + 7) / 8;
   constexpr int kWarpHeads = (H + kWarps - 1) / kWarps;
   extern __shared__ __align__(1024) uint8_t shared_memory[];
   const uint32_t shared = ptx::shared_address(shared_memory);
   const auto floats = [&](int at) { return reinterpret_cast<float*>(shared_memory + at); };
 
-  const int warp = threadIdx.x / 32;
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same for all lanes, and known to be
   const int lane = threadIdx.x % 32;
-  const int g = lane / 4;
   const int t = lane % 4;
   const int group = warp / 4;
-  const int block = 2 * group + warp % 2;  // of dims, that this warp decodes, for units `parity`, + 2, ...
-  const int parity = warp / 2 % 2;
+  const int block = lane / 4;  // of dims, of which this lane decodes 16
   const int splits = kSplit ? p.splits : 1;
-  const int rank = kSplit ? blockIdx.x % splits : 0;
-  const int work = blockIdx.x / splits;
-  const int row = work / (p.heads / H);
-  const int first_head = work % (p.heads / H) * H;
-  const int first_item = Items<H>::first(rank, splits);
-  const int items_end = Items<H>::first(rank + 1, splits);
+  const int rank = kSplit ? ptx::block_rank() : 0;
+  const int work = kSplit ? ptx::cluster_index() : blockIdx.x;
+  const int row = work >> p.groups_log2;
+  const int first_head = (work - (row << p.groups_log2)) * H;
+  const int first_item = kSplit ? Items<H>::first(p, rank) : 0;
+  const int items_end = kSplit ? Items<H>::first(p, rank + 1) : Items<H>::kCount;
+  const int items_stride = kSplit ? Items<H>::stride(p) : Items<H>::kCount;
 
   if (kSplit && threadIdx.x == 0) {
     ptx::mbarrier_init(shared + At::kBarrier, 1);
@@ -143,15 +106,19 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
   // again where they are not full.
   const int window_length = p.window.length(row);
   const int extra_length = p.extra.length(row);
-  Share share(p.window.width, p.extra.width, rank, splits);
+  Share share = Share::of<kSplit>(p, p.window.width, p.extra.width, rank);
   const int e = threadIdx.x;  // the entry of a chunk whose place this thread looks up
-  int index = e < At::kEntries ? share.index(p, row, share.begin, e) : -1;
+  const int32_t* window_indices = p.window.indices + row * p.window.index_stride;
+  const int32_t* extra_indices = p.extra.indices + row * p.extra.index_stride;
+  int index = -1;
+  const auto load_index = [&](int first) { index = share.index(window_indices, extra_indices, first, e); };
+  if (e < At::kEntries) load_index(share.begin);
 
   // Needed at the very end; asked for now, and put aside when the first records have come. Angles take two loads.
   float aside = -INFINITY;
   if (threadIdx.x < H && p.sink != nullptr) aside = __ldg(p.sink + first_head + threadIdx.x);
   const int angle = static_cast<int>(threadIdx.x) - (kThreads - kRope);
-  const int position = p.positions == nullptr ? 0 : __ldg(p.positions + row);
+  const int position = angle < 0 || p.positions == nullptr ? 0 : __ldg(p.positions + row);
   const auto put_aside = [&] {
     if (threadIdx.x < H) floats(At::kSinks)[threadIdx.x] = aside;
     if (angle >= 0) floats(At::kAngles)[angle] = aside;
@@ -159,66 +126,73 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
 
   // The warpgroup's dims of Q.
   {
-    const uint16_t* q = p.q + (static_cast<int64_t>(row) * p.heads + first_head) * kDim;
-    for (int i = threadIdx.x % 128; i < 2 * H * 8; i += 128) {
-      const int eighth = i % 8, head = i / 8 % H, at = 2 * group + i / (8 * H);
-      ptx::copy_async(shared + At::kQ + (at * H + head) * 128 + (eighth ^ (head % 8)) * 16,
-                      q + head * kDim + at * 64 + eighth * 8, 16);
+    const uint16_t* q = p.q + (static_cast<int64_t>(row) * p.heads + first_head) * kDim + group * 128;
+    const int eighth = threadIdx.x % 8, from = threadIdx.x / 8 % 16;
+#pragma unroll
+    for (int i = 0; i < H / 8; ++i) {
+      const int line = i * 16 + from;  // of heads, then blocks
+      const int head = line % H, half = line / H;
+      ptx::copy_async(shared + At::kQ + ((2 * group + half) * H + head) * 128 + (eighth ^ (head % 8)) * 16,
+                      q + head * kDim + half * 64 + eighth * 8, 16);
     }
   }
 
   if (window_length != share.window || extra_length != share.extra) {
-    share = Share(window_length, extra_length, rank, splits);
-    index = e < At::kEntries ? share.index(p, row, share.begin, e) : -1;
+    share = Share::of<kSplit>(p, window_length, extra_length, rank);
+    if (e < At::kEntries) load_index(share.begin);
   }
 
-  // Looks up entry e of the chunk that begins at unit `first` and puts its place and mask into copy `copy`.
+  // Puts the place of entry e of the chunk that begins at unit `first` where all find it; its mask into copy `copy`.
   const auto put_place = [&](int first, int copy) {
-    if (e >= At::kEntries) return;
-    const RecordPlace place =
-        first + e / 8 >= share.window_units ? place_of<X>(p.extra, index) : place_of<W>(p.window, index);
-    reinterpret_cast<RecordPlace*>(shared_memory + At::kPlaces)[copy * At::kEntries + e] = place;
-    shared_memory[At::kMask + copy * At::kEntries + e] = place.data16 == kNoRecord;
+    const RecordPlace place = share.place<W, X>(p, first, e, index);
+    reinterpret_cast<const uint8_t**>(shared_memory + At::kData)[e] = place.data;
+    reinterpret_cast<int32_t*>(shared_memory + At::kToScales)[e] = place.to_scales;
+    shared_memory[At::kMask + copy * At::kEntries + e] = place.data == nullptr;
   };
-  const auto place_in = [&](int copy, int unit) {
-    return reinterpret_cast<const RecordPlace*>(shared_memory + At::kPlaces)[copy * At::kEntries + unit * 8 + g];
-  };
-  // A warp's blocks are all plain or all to be decoded.
+  // A lane's blocks are all plain or all to be decoded.
   const bool plain = is_plain<W>(block);
   static_assert(W == X || (W == ONELANE_KV_V41_FP8 && X == ONELANE_KV_V41_FP4));
-  RawShare raw[kMine];
-  const auto load_chunk = [&](int first, int copy) {
+  RawShare raw[kMine];  // of a plain block: data.x and .y are the record's address
+  const auto load_chunk = [&](int first) {
+    const int entries = min(At::kEntries, (share.end - first) * 8);
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
-      const int unit = parity + 2 * i;
-      const bool from_extra = first + unit >= share.window_units;
-      if (W != X && from_extra) {
-        raw[i] = load_share<X>(p.extra, place_in(copy, unit), block, t);
+      if (16 * i >= entries) break;
+      const int entry = warp + 16 * i;
+      const RecordPlace place = {reinterpret_cast<const uint8_t**>(shared_memory + At::kData)[entry],
+                                 reinterpret_cast<const int32_t*>(shared_memory + At::kToScales)[entry]};
+      if (plain) {
+        const auto address = reinterpret_cast<uint64_t>(place.data);
+        raw[i].data.x = static_cast<uint32_t>(address);
+        raw[i].data.y = static_cast<uint32_t>(address >> 32);
+      } else if (W != X && first + entry / 8 >= share.window_units) {
+        raw[i] = load_share<X>(place, block, t);
       } else {
-        raw[i] = load_share<W>(from_extra ? p.extra : p.window, place_in(copy, unit), block, t);
+        raw[i] = load_share<W>(place, block, t);
       }
     }
   };
-  const uint32_t tile = shared + At::kTile + block * At::kTileBlock + g * 128;
-  const auto copy_plain = [&](int first, int copy) {
-    for (int unit = parity; unit < (share.end - first + 1) / 2 * 2 && unit < At::kUnits; unit += 2) {
-      const EntryList& list = first + unit >= share.window_units ? p.extra : p.window;
-      const RecordPlace place = place_in(copy, unit);
-      const bool none = place.data16 == kNoRecord;
-      const uint64_t at = uint64_t{place.data16} * 16 + (W == ONELANE_KV_BF16 ? block * 128 : 448) + t * 32;
-      const uint8_t* from = list.pages + (none ? 0 : at);
-      ptx::copy_async(tile + unit * 1024 + ((2 * t) ^ g) * 16, from, none ? 0 : 16);
-      ptx::copy_async(tile + unit * 1024 + ((2 * t + 1) ^ g) * 16, from + (none ? 0 : 16), none ? 0 : 16);
+  // Where 8 dims of this lane go. In odd blocks the upper ones go first: else two lanes would meet in a bank.
+  const bool odd = block % 2 != 0;
+  const uint32_t tile = shared + At::kTile + block * At::kTileBlock + warp * 128;
+  const uint32_t at_first = tile + ((2 * t + odd) ^ (warp % 8)) * 16, at_second = at_first ^ 16;
+  const auto copy_plain = [&](int entries) {
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      if (16 * i >= entries) break;
+      const uint64_t address = raw[i].data.x | uint64_t{raw[i].data.y} << 32;
+      const int bytes = address == 0 ? 0 : 16;
+      const auto* from =
+          reinterpret_cast<const uint8_t*>(address) + (W == ONELANE_KV_BF16 ? block * 128 : 448) + t * 32;
+      ptx::copy_async(at_first + i * 2048, bytes == 0 ? p.out : from + odd * 16, bytes);
+      ptx::copy_async(at_second + i * 2048, bytes == 0 ? p.out : from + !odd * 16, bytes);
     }
   };
 
-  put_place(share.begin, 0);
+  if (e < At::kEntries) put_place(share.begin, 0);
   __syncthreads();
-  if (plain) {
-    copy_plain(share.begin, 0);
-  } else {
-    load_chunk(share.begin, 0);
-  }
+  load_chunk(share.begin);
+  if (plain) copy_plain(min(At::kEntries, (share.end - share.begin) * 8));
   if (angle >= 0 && p.positions != nullptr) {
     aside = __ldg(p.angles + static_cast<int64_t>(min(max(position, 0), p.angles_count - 1)) * kRope + angle);
   }
@@ -243,76 +217,76 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
     const int steps = (units + 1) / 2;  // of 16 entries
     const int next = first + At::kUnits;
     const bool more = next < share.end;
-    if (more && e < At::kEntries) index = share.index(p, row, next, e);
+    if (more && e < At::kEntries) load_index(next);
+    if (plain && first > share.begin) copy_plain(units * 8);
 
-    // To the tile. Units past the last, up to an even number, become zeros.
-    const auto decode_chunk = [&]<bool kTwoSteps>() {
+    // To the tile, 64 entries at a time, and their partial scores, which are computed while the next are decoded. Units
+    // past the last, up to an even number, become zeros.
+    float s[kRowTiles][H / 2];
 #pragma unroll
-      for (int i = 0; i < kMine; ++i) {
-        const int unit = parity + 2 * i;
-        if (unit >= 2 * steps) break;
-        uint32_t v[8];
-        if (X == ONELANE_KV_V41_FP4 && first + unit >= share.window_units) {
-          decode_e2m1(raw[i], v);
+    for (int part = 0; part < kRowTiles; ++part) {
+      if (part * 8 >= units) break;
+      const auto decode = [&]<bool kTwoSteps>() {
+#pragma unroll
+        for (int i = part * 4; i < part * 4 + 4 && i < kMine; ++i) {
+          if (i >= steps) break;
+          uint32_t v[8];
+          if (X == ONELANE_KV_V41_FP4 && first + (warp + 16 * i) / 8 >= share.window_units) {
+            decode_e2m1<kTwoSteps>(raw[i], odd, v);
+          } else {
+            decode_e4m3<kTwoSteps>(raw[i], odd, v);
+          }
+          if (plain) continue;
+          ptx::store_shared(at_first + i * 2048, make_uint4(v[0], v[1], v[2], v[3]));
+          ptx::store_shared(at_second + i * 2048, make_uint4(v[4], v[5], v[6], v[7]));
+        }
+      };
+      if (W != ONELANE_KV_BF16) {
+        bool two_steps = false;
+#pragma unroll
+        for (int i = part * 4; i < part * 4 + 4 && i < kMine; ++i) {
+          const bool is_e2m1 = X == ONELANE_KV_V41_FP4 && first + (warp + 16 * i) / 8 >= share.window_units;
+          two_steps |=
+              !plain && i<steps&& static_cast<int>(raw[i].scale)>(is_e2m1 ? kLargestE4m3Step : kLargestE8m0Step);
+        }
+        if (__any_sync(0xffffffff, two_steps)) {
+          decode.template operator()<true>();
         } else {
-          decode_e4m3<kTwoSteps>(raw[i], v);
+          decode.template operator()<false>();
         }
-        ptx::store_shared(tile + unit * 1024 + ((2 * t) ^ g) * 16, make_uint4(v[0], v[1], v[2], v[3]));
-        ptx::store_shared(tile + unit * 1024 + ((2 * t + 1) ^ g) * 16, make_uint4(v[4], v[5], v[6], v[7]));
       }
-    };
-    if (plain) {
-      if (first > share.begin) copy_plain(first, copy);
-    } else {
-      bool two_steps = false;
-#pragma unroll
-      for (int i = 0; i < kMine; ++i) {
-        const bool is_e2m1 = X == ONELANE_KV_V41_FP4 && first + parity + 2 * i >= share.window_units;
-        two_steps |= !is_e2m1 && raw[i].scale > kLargestOneStep;
-      }
-      if (__any_sync(0xffffffff, two_steps)) {
-        decode_chunk.template operator()<true>();
-      } else {
-        decode_chunk.template operator()<false>();
-      }
-    }
-    ptx::copies_wait();
-    ptx::fence_async_proxy();
-    ptx::named_barrier(1 + group, 128);
-
-    // Partial scores.
-    {
-      float s[kRowTiles][H / 2];
+      if (part == 0) ptx::copies_wait();
+      ptx::fence_async_proxy();
+      __syncthreads();
       ptx::wgmma_fence();
+      const uint64_t entries = ptx::swizzled_matrix(shared + At::kTile + 2 * group * At::kTileBlock + part * 8192);
+      const uint64_t query = ptx::swizzled_matrix(shared + At::kQ + 2 * group * H * 128);
 #pragma unroll
-      for (int tiles = 0; tiles < kRowTiles; ++tiles) {
-        if (tiles * 8 >= units) break;
-#pragma unroll
-        for (int step = 0; step < 8; ++step) {
-          const int at = 2 * group + step / 4;
-          ptx::Wgmma<H>::k_major(
-              s[tiles], ptx::swizzled_matrix(shared + At::kTile + at * At::kTileBlock + tiles * 8192 + step % 4 * 32),
-              ptx::swizzled_matrix(shared + At::kQ + at * H * 128 + step % 4 * 32), step > 0);
-        }
+      for (int step = 0; step < 8; ++step) {
+        ptx::Wgmma<H>::k_major(s[part], entries + (step / 4 * At::kTileBlock + step % 4 * 32) / 16,
+                               query + (step / 4 * H * 128 + step % 4 * 32) / 16, step > 0);
       }
       ptx::wgmma_commit();
-      if (more) put_place(next, copy ^ 1);
-      if (first == share.begin) put_aside();
-      ptx::wgmma_wait<0>();
+    }
+    if (more && e < At::kEntries) put_place(next, copy ^ 1);
+    if (first == share.begin) put_aside();
+    ptx::wgmma_wait<0>();
+    {
+      // score_place(), with what is known at compile time taken out.
+      const int entry = warp % 4 * 16;
+      float* to = floats(At::kScores) + (group * H + 2 * t) * At::kScoreStride + lane / 4;
+      float* at[2] = {to + (entry ^ (t * 8)), to + ((entry + 8) ^ (t * 8))};
 #pragma unroll
-      for (int tiles = 0; tiles < kRowTiles; ++tiles) {
-        if (tiles * 8 >= units) break;
+      for (int part = 0; part < kRowTiles; ++part) {
+        if (part * 8 >= units || (At::kUnits % 8 != 0 && part * 64 + entry >= At::kScoreStride)) break;
 #pragma unroll
         for (int i = 0; i < H / 2; ++i) {
-          const int head = i / 4 * 8 + 2 * t + i % 2;
-          const int entry = tiles * 64 + warp % 4 * 16 + i / 2 % 2 * 8 + g;
-          if (At::kUnits % 8 != 0 && entry >= At::kScoreStride) continue;
-          floats(At::kScores)[(group * H + head) * At::kScoreStride + score_place(head, entry)] = s[tiles][i];
+          at[i / 2 % 2][(i / 4 * 8 + i % 2) * At::kScoreStride + part * 64] = s[part][i];
         }
       }
     }
     __syncthreads();
-    if (more && !plain) load_chunk(next, copy ^ 1);
+    if (more) load_chunk(next);
 
     // P of the warp's heads, a quad of entries a lane and turn.
     constexpr int kTurns = (At::kEntries / 4 + 31) / 32;
@@ -390,17 +364,19 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
     ptx::wgmma_fence();
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
-      for (int step = 0; step < steps; ++step) {
-        ptx::Wgmma<H>::m_major(
-            o[m], ptx::swizzled_matrix(shared + At::kTile + (2 * group + m) * At::kTileBlock + step * 2048),
-            ptx::swizzled_matrix(shared + At::kP + step / 4 * H * 128 + step % 4 * 32),
-            first > share.begin || step > 0);
+      uint64_t values = ptx::swizzled_matrix(shared + At::kTile + (2 * group + m) * At::kTileBlock);
+      const uint64_t weights = ptx::swizzled_matrix(shared + At::kP);
+#pragma unroll
+      for (int step = 0; step < (At::kUnits + 1) / 2; ++step) {
+        if (step >= steps) break;
+        ptx::Wgmma<H>::m_major(o[m], values + step * 2048 / 16, weights + (step / 4 * H * 128 + step % 4 * 32) / 16,
+                               first > share.begin || step > 0);
       }
       ptx::wgmma_commit();
     }
     if (more) {
       ptx::wgmma_wait<0>();
-      ptx::named_barrier(1 + group, 128);  // the tile may be written again
+      __syncthreads();  // the tile may be written again
     }
   }
   ptx::let_next_kernel_start();
@@ -439,13 +415,12 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
       }
     }
     const int chunk = (2 * group + m) * 2 + warp % 4 / 2;
-    const int dim = warp % 2 * 16 + g;
+    const int dim = warp % 2 * 16 + lane / 4;
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
       const int item = chunk * kPairs + j;
-      const int owner = Items<H>::owner(item, splits);
-      const int owner_first = Items<H>::first(owner, splits);
-      const int slot = rank * (Items<H>::first(owner + 1, splits) - owner_first) + item - owner_first;
+      const int owner = kSplit ? Items<H>::owner(p, item) : 0;
+      const int slot = kSplit ? rank * items_stride + item - Items<H>::first(p, owner) : item;
       uint32_t to = shared + At::kReceived + slot * kItemBytes + (dim * 8 + 2 * t) * 4;
       if constexpr (kSplit) {
         to = ptx::in_block(to, owner);
@@ -482,16 +457,23 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
     const bool empty = largest == -INFINITY;
     float value[8] = {};
     float sum = 0;
+    // Each octet of dims reads its dims in another order, i ^ octet, so that they meet in no bank.
     const float* source = floats(At::kReceived) + (item - first_item) * (kItemBytes / 4) + octet * 64 + lane % 8;
+    const float* twisted[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) twisted[i] = source + (i ^ octet) * 8;
 #pragma unroll
     for (int part = 0; part < kMost; ++part) {
-      if (part >= splits) break;
-      const float factor = empty ? 0.0f : ptx::exp2_approx(of_part[part].x - largest);
+      if (part % 4 == 0 && part >= splits) break;
+      const bool there = part < splits;
+      const float factor = empty ? 0.0f : ptx::exp2_approx(of_part[part].x - largest);  // 0 where it is not there
       sum += of_part[part].y * factor;
-      // Each octet reads its dims in another order, so that they meet in no bank.
 #pragma unroll
-      for (int i = 0; i < 8; ++i) value[i] += source[(i ^ octet) * 8] * factor;
-      source += (items_end - first_item) * (kItemBytes / 4);
+      for (int i = 0; i < 4; ++i) {
+        value[i] += (there ? twisted[i][0] : 0.0f) * factor;
+        value[i + 4] += (there ? twisted[i][32] : 0.0f) * factor;
+        twisted[i] += items_stride * (kItemBytes / 4);
+      }
     }
 #pragma unroll
     for (int bit = 1; bit < 4; bit *= 2) {
@@ -504,124 +486,55 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
         value[i | bit] = swap ? low : high;
       }
     }
-    // A sink far above the scores makes the denominator infinite and the output zero, as it should be.
-    const float sink = floats(At::kSinks)[head];
-    const float inverse = 1.0f / (sum + ptx::exp2_approx(sink * 1.4426950408889634f - largest));
-#pragma unroll
-    for (float& v : value) v = empty ? 0.0f : v * inverse;
-    const int64_t head_row = static_cast<int64_t>(row) * p.heads + first_head + head;
-    if (p.lse != nullptr && dim == 0) p.lse[head_row] = empty ? INFINITY : (largest + log2f(sum)) * 0.6931471805599453f;
-    if (p.positions != nullptr && dim >= kDim - kRope) {
-      const float* angles = floats(At::kAngles) + (dim - (kDim - kRope)) / 2;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float cosine = angles[i], sine = angles[kRope / 2 + i];
-        const float x = value[2 * i], y = value[2 * i + 1];
-        value[2 * i] = x * cosine + y * sine;
-        value[2 * i + 1] = y * cosine - x * sine;
-      }
-    }
-    if (p.output == ONELANE_OUT_BF16) {
-      *reinterpret_cast<uint4*>(p.out + (head_row * kDim + dim) * 2) =
-          make_uint4(ptx::pack_bf16(value[0], value[1]), ptx::pack_bf16(value[2], value[3]),
-                     ptx::pack_bf16(value[4], value[5]), ptx::pack_bf16(value[6], value[7]));
-      continue;
-    }
-    float magnitude = 0;
-#pragma unroll
-    for (const float v : value) magnitude = fmaxf(magnitude, fabsf(v));
-    magnitude = fmaxf(magnitude, __shfl_xor_sync(0xffffffff, magnitude, 8));
-    magnitude = fmaxf(magnitude, __shfl_xor_sync(0xffffffff, magnitude, 16));
-    // 2^ceil(log2(x)) by its bits.
-    const uint32_t bits = __float_as_uint(__fdiv_rn(fmaxf(magnitude, 1e-4f), 448.0f));
-    const uint32_t code = ((bits - 1) >> 23) + 1;
-    const float to_codes = __uint_as_float((254 - code) << 23);
-    uint32_t packed[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) packed[i] = ptx::pack_e4m3(value[2 * i] * to_codes, value[2 * i + 1] * to_codes);
-    const uint2 codes = make_uint2(packed[0] | packed[1] << 16, packed[2] | packed[3] << 16);
-    if (p.output == ONELANE_OUT_FP8) {
-      *reinterpret_cast<uint2*>(p.out + head_row * kDim + dim) = codes;
-      if (octet == 0) p.out_scales[head_row * (kDim / 32) + chunk] = static_cast<uint8_t>(code);
-    } else {
-      const int64_t group_row = head_row / 8;
-      *reinterpret_cast<uint2*>(p.out + ((group_row * (kDim / 32) + chunk) * 8 + head % 8) * 32 + octet * 8) = codes;
-      if (octet == 0) {
-        const int byte = chunk * 8 + head % 8;
-        const int64_t padded_rows = (p.rows + 3) / 4 * 4;
-        const int64_t word = (first_head + head) / 8 * 32 + byte / 4;
-        p.out_scales[(word * padded_rows + row) * 4 + byte % 4] = static_cast<uint8_t>(code);
-      }
-    }
+    finish_octet(p, row, first_head + head, dim, value, largest, sum, floats(At::kSinks)[head], floats(At::kAngles));
   }
-}
-
-template <int W, int X, int H, bool kSplit>
-cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
-  using At = Layout<H, kSplit>;
-  const auto kernel = cluster_attention<W, X, H, kSplit>;
-  // Once a process; the attribute belongs to the kernel, not to the launch, and capture does not record it.
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, At::kBytes);
-  if (allowed != cudaSuccess) return allowed;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(params.rows) * (params.heads / H) * params.splits);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = At::kBytes;
-  config.stream = stream;
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = static_cast<unsigned>(params.splits);
-  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-  config.attrs = attributes;
-  config.numAttrs = kSplit ? 2 : 1;
-  return cudaLaunchKernelEx(&config, kernel, params);
 }
 
 template <int W, int X, int H>
-cudaError_t launch_heads(const AttentionParams& params, cudaStream_t stream) {
-  if (params.splits > kMaxSplits) return cudaErrorInvalidValue;
-  return params.splits > 1 ? launch<W, X, H, true>(params, stream) : launch<W, X, H, false>(params, stream);
-}
-
-template <int W, int X>
-cudaError_t launch_formats(int block_heads, const AttentionParams& params, cudaStream_t stream) {
-  switch (block_heads) {
-    case 8:
-      return launch_heads<W, X, 8>(params, stream);
-    case 16:
-      return launch_heads<W, X, 16>(params, stream);
-    case 32:
-      return launch_heads<W, X, 32>(params, stream);
-    case 64:
-      return params.splits == 1 ? launch<W, X, 64, false>(params, stream) : cudaErrorInvalidValue;
-    default:
-      return cudaErrorInvalidValue;
+cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
+  if (params.splits > 1) {
+    return launch_hopper(cluster_attention<W, X, H, true>, params, H, kThreads, Layout<H, true>::kBytes, stream);
   }
+  return launch_hopper(cluster_attention<W, X, H, false>, params, H, kThreads, Layout<H, false>::kBytes, stream);
 }
 
 }  // namespace
 
-cudaError_t launch_cluster(const onelane_attention_plan& plan, const AttentionParams& params, cudaStream_t stream) {
-  const int window = plan.shape.window_format;
-  const int extra = plan.shape.extra_width > 0 ? plan.shape.extra_format : window;
-  const int formats[2] = {plan.shape.window_width > 0 || extra == ONELANE_KV_V41_FP4 ? window : extra, extra};
-  const auto is = [&](int w, int x) { return formats[0] == w && formats[1] == x; };
-  if (is(ONELANE_KV_V4, ONELANE_KV_V4)) {
-    return launch_formats<ONELANE_KV_V4, ONELANE_KV_V4>(plan.block_heads, params, stream);
+cudaError_t launch_cluster(const attention::ListFormats& formats, int block_heads, const AttentionParams& params,
+                           cudaStream_t stream) {
+  return with_formats(formats, [&]<int W, int X>() {
+    switch (block_heads) {
+      case 8:
+        return launch<W, X, 8>(params, stream);
+      case 16:
+        return launch<W, X, 16>(params, stream);
+      case 32:
+        return launch<W, X, 32>(params, stream);
+      default:
+        return cudaErrorInvalidValue;
+    }
+  });
+}
+
+cudaError_t count_cluster_places(int32_t (&places)[8]) {
+  // All kernels here fill a multiprocessor; one stands for them.
+  const auto kernel = cluster_attention<ONELANE_KV_V4, ONELANE_KV_V4, 16, true>;
+  constexpr int kBytes = Layout<16, true>::kBytes;
+  cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  for (int blocks = 1; blocks <= 8 && status == cudaSuccess; ++blocks) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = kBytes;
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = static_cast<unsigned>(blocks);
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    status = cudaOccupancyMaxActiveClusters(&places[blocks - 1], kernel, &config);
   }
-  if (is(ONELANE_KV_V41_FP8, ONELANE_KV_V41_FP4)) {
-    return launch_formats<ONELANE_KV_V41_FP8, ONELANE_KV_V41_FP4>(plan.block_heads, params, stream);
-  }
-  if (is(ONELANE_KV_V41_FP8, ONELANE_KV_V41_FP8)) {
-    return launch_formats<ONELANE_KV_V41_FP8, ONELANE_KV_V41_FP8>(plan.block_heads, params, stream);
-  }
-  if (is(ONELANE_KV_BF16, ONELANE_KV_BF16)) {
-    return launch_formats<ONELANE_KV_BF16, ONELANE_KV_BF16>(plan.block_heads, params, stream);
-  }
-  return cudaErrorNotSupported;
+  return status;
 }
 
 }  // namespace onelane::cuda

@@ -1,9 +1,10 @@
-// The Hopper kernel: its arguments and its launch. The idea is told in cluster.cu.
+// The Hopper kernels: their arguments and their launches. The ideas are told in cluster.cu and wide.cu.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include "cuda/attention/records.h"
+#include "kernels/attention/plan.h"
 
 namespace onelane::cuda {
 
@@ -22,9 +23,17 @@ struct AttentionParams {
   int32_t rows;
   int32_t heads;
   int32_t splits;
+  uint32_t splits_magic;  // n / splits = (n * splits_magic) >> 32, for n below 2^20: units and items, times 8
+  int32_t groups_log2;    // of heads / the heads of a block
 };
 
-// Enqueues the call on `stream`. Formats, heads of a block and splits are those of a plan for ONELANE_PATH_CLUSTER.
-cudaError_t launch_cluster(const onelane_attention_plan& plan, const AttentionParams& params, cudaStream_t stream);
+// Enqueue the call on `stream`, for a plan of ONELANE_PATH_CLUSTER: with 8, 16 or 32 heads a block (cluster.cu), or 64
+// (wide.cu). `formats` are what attention::formats_of says.
+cudaError_t launch_cluster(const attention::ListFormats& formats, int block_heads, const AttentionParams& params,
+                           cudaStream_t stream);
+cudaError_t launch_wide(const attention::ListFormats& formats, const AttentionParams& params, cudaStream_t stream);
+
+// Clusters of 1, 2, .. 8 blocks of launch_cluster that run at once on the current device.
+cudaError_t count_cluster_places(int32_t (&places)[8]);
 
 }  // namespace onelane::cuda

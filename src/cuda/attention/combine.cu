@@ -69,7 +69,7 @@ struct Layout {
   static constexpr int kSums = 0;
 
   static_assert(kPlaces % 16 == 0 && kP % 16 == 0 && H * kDim * 4 <= kScores);
-  static_assert(kBytes == attention::block_shared_bytes(ONELANE_PATH_COMBINE, H), "what the plan says");
+  static_assert(kBytes == attention::block_shared_bytes(ONELANE_PATH_COMBINE, H, 1), "what the plan says");
 };
 
 // Where a head's row holds the score of an entry, and the sum of a dim: what two lanes have at a time, for heads 2 t

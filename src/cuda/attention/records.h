@@ -1,5 +1,5 @@
-// A quantum of the cache: 64 dims of 8 entries, which one warp brings from memory to bf16 in the tile. Thread 4 g + t
-// takes 16 dims of entry g, so that a warp reads 64 bytes in a row from each entry (32 of e2m1, 128 of bf16).
+// Records in registers: a warp reads an entry at a time, a lane 16 of its dims, so that an entry costs the memory
+// system as few requests as it can. Loading one, and bringing it to bf16.
 //
 // Decoding is exact. An e4m3 byte is spread so that its exponent and mantissa lie where those of a bf16 do: that reads
 // as the value times 2^-120, also for subnormals, and one multiplication applies the record's scale and takes the 2^120
@@ -56,44 +56,42 @@ __device__ __forceinline__ bool is_plain(int block) {
   return kFormat == ONELANE_KV_BF16 || (kFormat == ONELANE_KV_V4 && block == 7);
 }
 
-// Where a record lies in its pool: data in 16 bytes, scales in 8 bytes from its start. A pool may have 32 GiB.
+// Where a record's data begins, and how far behind its scales do. data null: no entry.
 struct RecordPlace {
-  uint32_t data16;
-  uint32_t scales8;
+  const uint8_t* data;
+  int32_t to_scales;
 };
-inline constexpr uint32_t kNoRecord = 0xffffffff;  // as data16
 
 template <int kFormat>
 __device__ __forceinline__ RecordPlace place_of(const EntryList& list, int index) {
-  if (index < 0 || index >= list.records) return {kNoRecord, 0};
-  constexpr uint32_t kData = Record<kFormat>::kDataBytes;
-  const uint32_t page = static_cast<uint32_t>((static_cast<uint64_t>(index) * list.page_magic) >> list.page_shift);
-  const uint32_t slot = index - page * list.page_records;
-  const uint32_t page16 = page * static_cast<uint32_t>(list.page_bytes / 16);
-  return {page16 + slot * (kData / 16),
-          page16 * 2 + list.page_records * (kData / 8) + slot * (Record<kFormat>::kScaleBytes / 8)};
+  if (index < 0 || index >= list.records) return {nullptr, 0};
+  constexpr int kData = Record<kFormat>::kDataBytes;
+  const int page = static_cast<int>((static_cast<uint64_t>(index) * list.page_magic) >> list.page_shift);
+  const int slot = index - page * list.page_records;
+  return {list.pages + page * list.page_bytes + slot * kData,
+          list.page_records * kData + slot * (Record<kFormat>::kScaleBytes - kData)};
 }
 
-// A thread's share of a quantum as it lies in memory; zeros where there is no entry.
+// A lane's share of a record, as it lies in memory.
 struct RawShare {
   uint4 data;
   uint32_t scale;
 };
 
-// Of a block that is not plain.
+// Of a block that is not plain. Where there is no entry nothing is read, data is whatever it was, which decodes to
+// something finite, and the scale is one that makes it zero.
 template <int kFormat>
-__device__ __forceinline__ RawShare load_share(const EntryList& list, const RecordPlace& place, int block, int t) {
-  const bool wanted = place.data16 != kNoRecord;
-  const uint8_t* data = list.pages + uint64_t{place.data16} * 16;
-  const uint8_t* scales = list.pages + uint64_t{place.scales8} * 8;
+__device__ __forceinline__ RawShare load_share(const RecordPlace& place, int block, int t) {
+  const bool wanted = place.data != nullptr;
   RawShare raw;
   if constexpr (kFormat == ONELANE_KV_V41_FP4) {
-    const uint2 half = ptx::load_stream(reinterpret_cast<const uint2*>(data) + 4 * block + t, wanted);
+    const uint2 half = ptx::load_stream(reinterpret_cast<const uint2*>(place.data) + 4 * block + t, wanted);
     raw.data = make_uint4(half.x, half.y, 0, 0);
-    raw.scale = ptx::load_byte(scales + 4 * block + t, wanted);
+    raw.scale = ptx::load_byte(place.data + place.to_scales + 4 * block + t, wanted, 0);
   } else {
-    raw.data = ptx::load_stream(reinterpret_cast<const uint4*>(data) + 4 * block + t, wanted);
-    raw.scale = ptx::load_byte(scales + (kFormat == ONELANE_KV_V4 ? block : 2 * block + t / 2), wanted);
+    raw.data = ptx::load_stream(reinterpret_cast<const uint4*>(place.data) + 4 * block + t, wanted);
+    const int at = kFormat == ONELANE_KV_V4 ? block : 2 * block + t / 2;
+    raw.scale = ptx::load_byte(place.data + place.to_scales + at, wanted, static_cast<uint32_t>(-120));
   }
   return raw;
 }
@@ -103,18 +101,19 @@ __device__ __forceinline__ uint32_t spread_e4m3(uint32_t bytes, uint32_t selecto
   return (ptx::permute(bytes, 0, selector) * 16u) & 0x87f087f0u;
 }
 
-// An e8m0 code as a factor of spread_e4m3 takes two multiplications above this one; up to it one.
-constexpr uint32_t kLargestOneStep = 134;
+// Scales above these codes take two multiplications, or the factor would be infinite: 2^7 and 2.
+constexpr int kLargestE8m0Step = 134;
+constexpr int kLargestE4m3Step = 0x3f;
 
-// kTwoSteps: codes above kLargestOneStep occur.
+// kTwoSteps: codes above kLargestE8m0Step occur. `turned`: the last 8 of the 16 values first.
 template <bool kTwoSteps>
-__device__ __forceinline__ void decode_e4m3(const RawShare& raw, uint32_t (&out)[8]) {
-  const uint32_t words[4] = {raw.data.x, raw.data.y, raw.data.z, raw.data.w};
-  const uint32_t factor = ((kTwoSteps ? min(raw.scale, kLargestOneStep) : raw.scale) + 120u) * 0x00800080u;
+__device__ __forceinline__ void decode_e4m3(const RawShare& raw, bool turned, uint32_t (&out)[8]) {
+  const uint4 d = raw.data;
+  const uint32_t words[4] = {turned ? d.z : d.x, turned ? d.w : d.y, turned ? d.x : d.z, turned ? d.y : d.w};
+  const int code = static_cast<int>(raw.scale);
+  const uint32_t factor = ((kTwoSteps ? min(code, kLargestE8m0Step) : code) + 120) * 0x00800080u;
   uint32_t rest = 0x3f803f80u;
-  if (kTwoSteps && raw.scale > kLargestOneStep) {
-    rest = raw.scale == 255 ? 0x7fc07fc0u : (raw.scale - 7u) * 0x00800080u;
-  }
+  if (kTwoSteps && code > kLargestE8m0Step) rest = code == 255 ? 0x7fc07fc0u : (code - 7) * 0x00800080u;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     out[i] = ptx::mul_bf16(spread_e4m3(words[i / 2], i % 2 == 0 ? 0x9180 : 0xb3a2), factor);
@@ -122,13 +121,15 @@ __device__ __forceinline__ void decode_e4m3(const RawShare& raw, uint32_t (&out)
   }
 }
 
-// 16 e2m1 values with one e4m3 scale.
-__device__ __forceinline__ void decode_e2m1(const RawShare& raw, uint32_t (&out)[8]) {
+// 16 e2m1 values with one e4m3 scale, likewise.
+template <bool kTwoSteps>
+__device__ __forceinline__ void decode_e2m1(const RawShare& raw, bool turned, uint32_t (&out)[8]) {
   constexpr uint32_t kTo126 = 0x7e807e80u;
   constexpr uint32_t kTo120 = 0x7b807b80u;
   uint32_t scale = ptx::mul_bf16(spread_e4m3(raw.scale, 0x8080), kTo120);
-  if ((raw.scale & 0x7f) == 0x7f) scale = 0x7fc07fc0u;
-  const uint32_t words[2] = {raw.data.x, raw.data.y};
+  if (kTwoSteps && (raw.scale & 0x7f) == 0x7f) scale = 0x7fc07fc0u;
+  if (!kTwoSteps) scale = ptx::mul_bf16(scale, kTo126);
+  const uint32_t words[2] = {turned ? raw.data.y : raw.data.x, turned ? raw.data.x : raw.data.y};
 #pragma unroll
   for (int w = 0; w < 2; ++w) {
     const uint32_t even = words[w] & 0x0f0f0f0fu;
@@ -138,7 +139,7 @@ __device__ __forceinline__ void decode_e2m1(const RawShare& raw, uint32_t (&out)
       // Byte i of either in the low byte of a half; no byte has its sign set, so extending one gives zero.
       const uint32_t pair = ptx::permute(even, odd, 0xc480u + 0x1111u * i);
       const uint32_t bits = (pair * 0x1040u) & 0x81c081c0u;  // sign << 15 | value << 6
-      out[4 * w + i] = ptx::mul_bf16(ptx::mul_bf16(bits, kTo126), scale);
+      out[4 * w + i] = ptx::mul_bf16(kTwoSteps ? ptx::mul_bf16(bits, kTo126) : bits, scale);
     }
   }
 }

@@ -62,11 +62,9 @@ Result<void> run(const onelane_attention_plan& plan, const onelane_attention_arg
   params.splits = plan.splits;
   switch (plan.path) {
     case ONELANE_PATH_CLUSTER: {
-      onelane_attention_plan of_kernel = plan;
       const attention::ListFormats formats = attention::formats_of(shape);
-      of_kernel.shape.window_format = formats.window;
-      of_kernel.shape.extra_format = formats.extra;
-      return check(launch_cluster(of_kernel, params, stream), "the launch of cluster_attention");
+      if (plan.block_heads == 64) return check(launch_wide(formats, params, stream), "the launch of wide_attention");
+      return check(launch_cluster(formats, plan.block_heads, params, stream), "the launch of cluster_attention");
     }
     case ONELANE_PATH_COMBINE:
       return check(launch_combine(plan, params, args.workspace, stream), "the launch of attend_part and merge_parts");
@@ -89,6 +87,9 @@ Result<void> describe(onelane_attention_device& device) {
   ONELANE_TRY(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device.shared_bytes));
   device.arch = 10 * major + minor;
   device.cluster_blocks = major >= 9 ? 8 : 1;  // what every such device can launch
+  // The kernels that use clusters are for Hopper.
+  if (device.arch == 90)
+    ONELANE_TRY(check(count_cluster_places(device.cluster_places), "cudaOccupancyMaxActiveClusters"));
   return {};
 }
 

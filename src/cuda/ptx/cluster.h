@@ -9,6 +9,18 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// Which cluster of the grid's first dimension, and which of its blocks.
+__device__ __forceinline__ int cluster_index() {
+  int v;
+  asm("mov.u32 %0, %%clusterid.x;" : "=r"(v));
+  return v;
+}
+__device__ __forceinline__ int block_rank() {
+  int v;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(v));
+  return v;
+}
+
 // All threads of all blocks arrive; wait returns when they have. Of what they wrote before, only barriers that were
 // initialised are then sure to be seen.
 __device__ __forceinline__ void cluster_arrive() {
@@ -30,6 +42,9 @@ __device__ __forceinline__ void mbarrier_init(uint32_t barrier, int arrivals) {
 __device__ __forceinline__ void mbarrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
+}
+__device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(

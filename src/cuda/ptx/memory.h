@@ -5,33 +5,37 @@
 
 namespace onelane::ptx {
 
-// Read-only for the whole kernel, used once: past the first-level cache. Zeros, and nothing read, unless `wanted`; as
-// one predicated instruction, so that many of them are in flight.
+// Read-only for the whole kernel, used once: past the first-level cache. Nothing is read, and the result is undefined,
+// unless `wanted`; as one predicated instruction, so that many of them are in flight.
 __device__ __forceinline__ uint4 load_stream(const uint4* p, bool wanted) {
-  uint4 v = make_uint4(0, 0, 0, 0);
+  uint4 v;
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
       "@p ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];\n}\n"
-      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
       : "l"(p), "r"(static_cast<int>(wanted)));
   return v;
 }
 __device__ __forceinline__ uint2 load_stream(const uint2* p, bool wanted) {
-  uint2 v = make_uint2(0, 0);
+  uint2 v;
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n"
       "@p ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2];\n}\n"
-      : "+r"(v.x), "+r"(v.y)
+      : "=r"(v.x), "=r"(v.y)
       : "l"(p), "r"(static_cast<int>(wanted)));
   return v;
 }
-__device__ __forceinline__ uint32_t load_byte(const uint8_t* p, bool wanted) {
-  uint32_t v = 0;
+// `otherwise` unless `wanted`.
+__device__ __forceinline__ uint32_t load_byte(const uint8_t* p, bool wanted, uint32_t otherwise) {
+  uint32_t v = otherwise;
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p ld.global.nc.u8 %0, [%1];\n}\n"
                : "+r"(v)
                : "l"(p), "r"(static_cast<int>(wanted)));
   return v;
 }
+
+// Into the second-level cache.
+__device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // 16 bytes from global to shared memory, or zeros when `bytes` is 0; done when copies_wait returns.
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, int bytes) {
@@ -42,6 +46,21 @@ __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;
 // Barrier `id` (1 to 15) among `threads` threads, whole warps.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// The same in two halves: those who only tell, and those who wait.
+__device__ __forceinline__ void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Registers of every thread of the warpgroup from here on, a multiple of 8.
+template <int kCount>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
 // Makes this thread's shared memory writes visible to wgmma; a barrier has to follow.
@@ -56,6 +75,14 @@ __device__ __forceinline__ void let_next_kernel_start() {
 __device__ __forceinline__ void store_shared(uint32_t address, uint4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t address, uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ uint32_t load_shared(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
 }
 __device__ __forceinline__ void store_shared(uint32_t address, uint2 v) {
   asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
@@ -74,6 +101,11 @@ __device__ __forceinline__ uint32_t permute(uint32_t a, uint32_t b, uint32_t sel
   uint32_t out;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(selector));
   return out;
+}
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 // {low, high} -> two bf16, to nearest even.
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {

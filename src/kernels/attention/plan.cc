@@ -1,12 +1,11 @@
 // The choice is the argmin of an explicit cost, over a few dozen candidates.
 //
 //   blocks    = rows * heads / block_heads * splits
-//   waves     = ceil(blocks / processors)                    a cluster counts as a whole: its blocks start together
-//   chunks    = ceil(ceil(entries / splits) / chunk_entries)
-//   block_us  = fixed + chunks * (chunk + chunk_head * block_heads)
-//               + (splits > 1 ? merge + merge_head * block_heads * (splits - 1) / splits : 0)
-//   full_us   = waves * block_us                             every row is as long as its lists are wide
-//   cost_us   = full_us + straggler weight * block_us        one row is, the others are short: it alone is waited for
+//   waves     = ceil(blocks / places)         places: blocks that run at once; clusters start as a whole and count as
+//   one chunks    = ceil(ceil(entries / splits) / chunk_entries) block_us  = fixed + entries / splits * entry + (chunks
+//   - 1) * chunk + (splits > 1 ? split : 0) full_us   = waves * block_us              every row is as long as its lists
+//   are wide cost_us   = full_us + straggler weight * block_us        one row is, the others are short: it alone is
+//   waited for
 //
 // Occupancy alone picks one part for many rows, since they fill the chip; when one of them then walks thousands of
 // entries beside rows of a few hundred, all wait for its block. Lengths are not known to a plan, widths are: only wide
@@ -27,38 +26,41 @@ namespace {
 constexpr int kMaxRows = 1 << 20;
 constexpr int kMaxThreads = 1024;
 constexpr int kEntriesPerPart = 16;  // a part of fewer is all fixed cost
-constexpr int kHeadsOfBlock[] = {32, 16, 8};
 constexpr int kHeadsOfCpuBlock = 4;
 
 // Lists up to this width are walked in a few chunks: there is no straggler to speak of.
 constexpr int kEvenEntries = 1152;
 constexpr double kStragglerWeight = 0.5;
 
-// The constants, per path.
-constexpr PathCost kClusterCost = {.chunk_entries = 128,
-                                   .fixed_us = 2.5,
-                                   .chunk_us = 0.9,
-                                   .chunk_head_us = 0.035,
-                                   .merge_us = 0.5,
-                                   .merge_head_us = 0.03};
-constexpr PathCost kCombineCost = {.chunk_entries = 32,
-                                   .fixed_us = 2.5,
-                                   .chunk_us = 0.4,
-                                   .chunk_head_us = 0.0175,
-                                   .merge_us = 2.0,
-                                   .merge_head_us = 0.03};
+// The constants, per path. Ties go to more heads a block.
+constexpr BlockCost kClusterCosts[] = {
+    {.block_heads = 64, .chunk_entries = 64, .fixed_us = 6, .split_us = 12, .entry_us = 0.083, .chunk_us = 0},
+    {.block_heads = 32, .chunk_entries = 96, .fixed_us = 5, .split_us = 2.8, .entry_us = 0.035, .chunk_us = 3},
+    {.block_heads = 16, .chunk_entries = 160, .fixed_us = 4.5, .split_us = 1, .entry_us = 0.032, .chunk_us = 2.6},
+    {.block_heads = 8, .chunk_entries = 160, .fixed_us = 4.3, .split_us = 0.7, .entry_us = 0.0275, .chunk_us = 2.2}};
+constexpr BlockCost kCombineCosts[] = {
+    {.block_heads = 32, .chunk_entries = 32, .fixed_us = 2.5, .split_us = 3, .entry_us = 0.03, .chunk_us = 0},
+    {.block_heads = 16, .chunk_entries = 32, .fixed_us = 2.5, .split_us = 2.5, .entry_us = 0.021, .chunk_us = 0},
+    {.block_heads = 8, .chunk_entries = 32, .fixed_us = 2.5, .split_us = 2.2, .entry_us = 0.017, .chunk_us = 0}};
 
-const PathCost& cost_of(onelane_attention_path path) {
-  return path == ONELANE_PATH_CLUSTER ? kClusterCost : kCombineCost;
+std::span<const BlockCost> costs_of(onelane_attention_path path) {
+  if (path == ONELANE_PATH_CLUSTER) return kClusterCosts;
+  return kCombineCosts;
 }
 
 // Numbers of parts that a path has kernels for.
-constexpr int kClusterSplits[] = {1, 2, 4, 8};
+constexpr int kClusterSplits[] = {1, 2, 3, 4, 5, 6, 7, 8};
 constexpr int kCombineSplits[] = {1, 2, 4, 8, 16, 32};
 
 std::span<const int> splits_of(onelane_attention_path path) {
   if (path == ONELANE_PATH_CLUSTER) return kClusterSplits;
   return kCombineSplits;
+}
+
+// Clusters of so many blocks that run at once.
+int places_of(const onelane_attention_device& device, int cluster_blocks) {
+  const int known = device.cluster_places[cluster_blocks - 1];
+  return known > 0 ? known : std::max(1, device.processors / cluster_blocks);
 }
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
@@ -101,8 +103,10 @@ bool choose(const onelane_attention_shape& shape, const onelane_attention_device
   bool found = false;
   for (const int splits : splits_of(path)) {
     if (splits > largest || (shape.splits > 0 && splits != largest)) continue;  // a wish is granted as far as possible
-    for (const int block_heads : kHeadsOfBlock) {                               // ties go to fewer blocks
-      if (shape.heads % block_heads != 0 || block_shared_bytes(path, block_heads) > device.shared_bytes) continue;
+    for (const BlockCost& costs : costs_of(path)) {
+      const int block_heads = costs.block_heads;
+      if (shape.heads % block_heads != 0) continue;
+      if (block_shared_bytes(path, block_heads, splits) > device.shared_bytes) continue;
       const double cost = estimate(shape, device, path, {splits, block_heads}).cost_us;
       if (cost >= least) continue;
       least = cost;
@@ -140,15 +144,16 @@ bool cluster_takes(const ListFormats& formats) {
 
 Estimate estimate(const onelane_attention_shape& shape, const onelane_attention_device& device,
                   onelane_attention_path path, const Candidate& candidate) {
-  const PathCost& cost = cost_of(path);
+  const std::span<const BlockCost> costs = costs_of(path);
+  const BlockCost& cost = *std::find_if(
+      costs.begin(), costs.end() - 1, [&](const BlockCost& each) { return each.block_heads == candidate.block_heads; });
   const int splits = candidate.splits;
   const int together = path == ONELANE_PATH_CLUSTER ? splits : 1;
   const double units = static_cast<double>(shape.rows) * (shape.heads / candidate.block_heads) * (splits / together);
-  const double places = std::max(1, device.processors / together);
-  const double waves = std::ceil(units / places);
-  const int chunks = ceil_div(ceil_div(entries_of(shape), splits), cost.chunk_entries);
-  double block = cost.fixed_us + chunks * (cost.chunk_us + cost.chunk_head_us * candidate.block_heads);
-  if (splits > 1) block += cost.merge_us + cost.merge_head_us * candidate.block_heads * (splits - 1) / splits;
+  const double waves = std::ceil(units / places_of(device, together));
+  const int entries = ceil_div(entries_of(shape), splits);
+  const double block = cost.fixed_us + (splits > 1 ? cost.split_us : 0) + entries * cost.entry_us +
+                       std::max(0, ceil_div(entries, cost.chunk_entries) - 1) * cost.chunk_us;
   const double straggler = entries_of(shape) > kEvenEntries ? kStragglerWeight * block : 0.0;
   return {block, waves * block, waves * block + straggler};
 }
@@ -192,6 +197,9 @@ Result<void> check_device(const onelane_attention_device& device) {
   if (device.cluster_blocks < 1) {
     ONELANE_ATTENTION_REFUSE("device.cluster_blocks is %d; at least 1 (1: no clusters)", device.cluster_blocks);
   }
+  for (const int32_t places : device.cluster_places) {
+    if (places < 0) ONELANE_ATTENTION_REFUSE("device.cluster_places has %d; not negative", places);
+  }
   return {};
 }
 
@@ -216,11 +224,11 @@ Result<onelane_attention_plan> make_plan(const onelane_attention_shape& shape, c
     plan.path = ONELANE_PATH_COMBINE;
   } else {
     return error(ErrorCode::kUnsupported, "device.shared_bytes is %d; a block needs at least %d", device.shared_bytes,
-                 block_shared_bytes(ONELANE_PATH_COMBINE, 8));
+                 block_shared_bytes(ONELANE_PATH_COMBINE, 8, 1));
   }
   plan.splits = best.splits;
   plan.block_heads = best.block_heads;
-  plan.shared_bytes = block_shared_bytes(plan.path, best.block_heads);
+  plan.shared_bytes = block_shared_bytes(plan.path, best.block_heads, best.splits);
   plan.workspace_bytes = workspace_bytes(shape, plan.path, best.splits);
   return plan;
 }

@@ -15,14 +15,15 @@
 
 namespace onelane::attention {
 
-// What a run costs on one path, in microseconds. One table in plan.cc, fitted to measurements (docs/attention.md).
-struct PathCost {
-  int chunk_entries;     // a block walks its entries in chunks of so many
-  double fixed_us;       // launch, queries, first loads, epilogue
-  double chunk_us;       // of a chunk: gathering and decoding its records
-  double chunk_head_us;  // of a chunk, per head of the block: the products
-  double merge_us;       // of a split row: meeting of its parts, or the second kernel
-  double merge_head_us;  // of a split row, per head and share of it that comes from elsewhere
+// What a block of so many heads costs on one path, in microseconds. One table in plan.cc, fitted to measurements
+// (docs/kernels/attention-plan.md).
+struct BlockCost {
+  int block_heads;
+  int chunk_entries;  // a block walks its entries in chunks of so many
+  double fixed_us;    // launch, queries, first loads, epilogue
+  double split_us;    // more, when the row has several parts: their merge
+  double entry_us;    // of an entry: reading and decoding it, its products
+  double chunk_us;    // of a chunk after the first: what does not overlap
 };
 
 // One way to run a shape.
@@ -48,13 +49,24 @@ int entries_of(const onelane_attention_shape& shape);
 size_t workspace_bytes(const onelane_attention_shape& shape, onelane_attention_path path, int splits);
 
 // Shared memory that one block of the path asks for. constexpr, so that the kernels can hold themselves to it.
-constexpr int block_shared_bytes(onelane_attention_path path, int block_heads) {
+constexpr int block_shared_bytes(onelane_attention_path path, int block_heads, int splits) {
+  const int head_bytes = ONELANE_ATTENTION_DIM * 2;  // a query, or a record as bf16
   switch (path) {
     case ONELANE_PATH_CPU:
       return 0;
-    case ONELANE_PATH_CLUSTER:
-      // Records decoded to bf16, queries, scores of a chunk in float, and a little for barriers, lengths and sinks.
-      return 128 * 1024 + block_heads * (1024 + 128 * 4) + 2048;
+    case ONELANE_PATH_CLUSTER: {
+      // Rotation, barriers; per head sink, factor and what 8 parts make of it; per entry place and mask.
+      const int ends = 4 * ONELANE_ATTENTION_ROPE_DIM + block_heads * (4 + 4 + 8 * 8);
+      if (block_heads == 64) {  // two tiles, weights
+        return (2 * 64 + 64) * head_bytes + 64 * 64 * 2 + 2 * 64 * (8 + 4 + 1) + ends + 40;
+      }
+      // A tile, weights, and scores in four parts or the sums received.
+      const int entries = block_heads == 32 ? (splits > 1 ? 96 : 112) : 160;
+      const int scores = 4 * block_heads * ((entries + 31) / 32 * 32) * 4;
+      const int received = splits > 1 ? (2 * block_heads + 8) * 1024 : 0;
+      return (entries + block_heads) * head_bytes + (entries + 63) / 64 * block_heads * 128 +
+             (scores > received ? scores : received) + entries * (8 + 4 + 2) + ends + 8;
+    }
     case ONELANE_PATH_COMBINE:
       // Of a chunk of 32: records in bf16, where they lie, queries, scores in four parts, weights, and a factor a head.
       return 32 * (1024 + 2 * 16) + block_heads * (1024 + 4 * 32 * 4 + (2 * 32 + 16) + 4);

@@ -12,7 +12,12 @@
 namespace onelane::attention {
 namespace {
 
-constexpr onelane_attention_device kH200 = {.arch = 90, .processors = 132, .shared_bytes = 232448, .cluster_blocks = 8};
+// Places as the kernels met them there: a cluster must lie in one of some 8 parts of the chip, of 14 to 18 processors.
+constexpr onelane_attention_device kH200 = {.arch = 90,
+                                            .processors = 132,
+                                            .shared_bytes = 232448,
+                                            .cluster_blocks = 8,
+                                            .cluster_places = {132, 66, 42, 30, 22, 20, 15, 14}};
 constexpr onelane_attention_device kRtx = {.arch = 120, .processors = 188, .shared_bytes = 101376, .cluster_blocks = 8};
 constexpr onelane_attention_device kCpu = {.arch = 0, .processors = 2, .shared_bytes = 0, .cluster_blocks = 1};
 
@@ -61,13 +66,15 @@ TEST(Plan, StaysWithinTheLimitsOfShapeAndDevice) {
     const auto plan = planned(shape, device);
     const int entries = shape.window_width + shape.extra_width;
     const bool cluster = device.arch == 90 && device.cluster_blocks >= 2 && cluster_takes(formats_of(shape)) &&
-                         block_shared_bytes(ONELANE_PATH_CLUSTER, 8) <= device.shared_bytes;
+                         block_shared_bytes(ONELANE_PATH_CLUSTER, 8, 1) <= device.shared_bytes;
     RC_ASSERT(plan.path == (cluster ? ONELANE_PATH_CLUSTER : ONELANE_PATH_COMBINE));
-    RC_ASSERT(plan.splits >= 1 && plan.splits <= 32 && (plan.splits & (plan.splits - 1)) == 0);
+    RC_ASSERT(plan.splits >= 1 && plan.splits <= 32);
+    if (!cluster) RC_ASSERT((plan.splits & (plan.splits - 1)) == 0);
     RC_ASSERT(plan.splits <= std::max(1, entries / 16));
     if (cluster) RC_ASSERT(plan.splits <= std::min({device.cluster_blocks, device.processors, 8}));
     if (shape.splits > 0) RC_ASSERT(plan.splits <= shape.splits);
-    RC_ASSERT(plan.block_heads == 8 || plan.block_heads == 16 || plan.block_heads == 32);
+    RC_ASSERT(plan.block_heads == 8 || plan.block_heads == 16 || plan.block_heads == 32 ||
+              (cluster && plan.block_heads == 64));
     RC_ASSERT(shape.heads % plan.block_heads == 0);
     RC_ASSERT(plan.shared_bytes <= device.shared_bytes);
     RC_ASSERT((plan.workspace_bytes > 0) == (plan.splits > 1 && !cluster));
@@ -96,12 +103,11 @@ TEST(Plan, GrantsAWishForPartsAsFarAsPossible) {
     for (const int wish : {1, 2, 3, 4, 5, 8, 31}) {
       auto shape = shape_of(6, 64, 128, 512);
       shape.splits = wish;
-      const int possible = wish >= 8   ? (device.arch == 90 ? 8
-                                          : wish >= 16      ? 16
-                                                            : 8)
-                           : wish >= 4 ? 4
-                           : wish >= 2 ? 2
-                                       : 1;
+      const int possible = device.arch == 90 ? std::min(wish, 8)
+                           : wish >= 16      ? 16
+                           : wish >= 8       ? 8
+                           : wish >= 4       ? 4
+                                             : std::min(wish, 2);
       EXPECT_EQ(planned(shape, device).splits, possible) << device.arch << ": " << wish;
     }
   }
@@ -132,6 +138,7 @@ TEST(Plan, WorkspaceGrowsWithRowsHeadsAndParts) {
   EXPECT_EQ(planned(shape, kRtx).workspace_bytes, size_t{3} * 4 * 64 * (512 + 2) * sizeof(float));
 }
 
+// Half but for what a last whole cluster would be too much.
 TEST(Plan, AFewRowsUseHalfOfTheChipWhenTheirEntriesAllowIt) {
   for (const auto& device : {kH200, kRtx}) {
     for (const int heads : {8, 16, 32, 64, 128}) {
@@ -141,13 +148,26 @@ TEST(Plan, AFewRowsUseHalfOfTheChipWhenTheirEntriesAllowIt) {
           int parts = 1;  // of at least 32 entries
           while (2 * parts <= std::min(device.arch == 90 ? 8 : 32, (128 + extra) / 32)) parts *= 2;
           const int most = rows * (heads / 8) * parts;
-          EXPECT_GE(blocks_of(plan), std::min(device.processors / 2, most))
+          EXPECT_GE(blocks_of(plan), std::min(device.processors / 2 - 7, most))
               << device.arch << ": " << rows << " rows, " << heads << " heads, 128 + " << extra << ": " << plan.splits
               << " parts of blocks of " << plan.block_heads;
         }
       }
     }
   }
+}
+
+// What was fastest in the sweep that the costs are fitted to.
+TEST(Plan, ReproducesTheBestOfTheSweep) {
+  const auto expect = [](int rows, int splits, int block_heads) {
+    const auto plan = planned(shape_of(rows, 64, 128, 512), kH200);
+    EXPECT_EQ(plan.splits, splits) << rows;
+    EXPECT_EQ(plan.block_heads, block_heads) << rows;
+  };
+  expect(1, 8, 8);
+  expect(4, 6, 16);
+  expect(32, 2, 32);
+  expect(128, 1, 64);
 }
 
 TEST(Plan, ManyRowsOfNarrowListsAreNotCut) {
@@ -160,10 +180,10 @@ TEST(Plan, WideListsAreCutForTheSakeOfTheLongRow) {
   for (const int rows : {14, 33}) {
     const auto shape = shape_of(rows, 128, 128, 8192);
     const auto plan = planned(shape, kH200);
-    EXPECT_GE(plan.splits, 4) << rows;
+    EXPECT_GE(plan.splits, 2) << rows;
     const Candidate uncut{1, plan.block_heads};
     EXPECT_LT(estimate(shape, kH200, plan.path, {plan.splits, plan.block_heads}).block_us,
-              estimate(shape, kH200, plan.path, uncut).block_us / 2);
+              estimate(shape, kH200, plan.path, uncut).block_us * 0.6);
   }
 }
 
@@ -206,8 +226,8 @@ TEST(Plan, TheClusterKernelTakesThePairsOfFormatsThatModelsUse) {
 
 TEST(Plan, ACombineBlockOfEverySizeFitsTheSmallestDevice) {
   for (const int heads : {8, 16, 32}) {
-    EXPECT_EQ(block_shared_bytes(ONELANE_PATH_COMBINE, heads), 33792 + 1620 * heads);
-    EXPECT_LE(block_shared_bytes(ONELANE_PATH_COMBINE, heads), kRtx.shared_bytes);
+    EXPECT_EQ(block_shared_bytes(ONELANE_PATH_COMBINE, heads, 1), 33792 + 1620 * heads);
+    EXPECT_LE(block_shared_bytes(ONELANE_PATH_COMBINE, heads, 1), kRtx.shared_bytes);
   }
 }
 
