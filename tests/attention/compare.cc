@@ -19,6 +19,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kUnitHeads = 8;
+constexpr float kEdge = 4e-3f;  // of a mantissa: what rounding probabilities to bf16 may do to an output
 
 uint16_t bf16_at(const Output& output, size_t index) {
   uint16_t code;
@@ -74,8 +75,14 @@ void Comparison::chunk_fp8(const onelane_attention_shape& shape, const Output& o
   for (int i = 0; i < kBlock; ++i) values[i] = static_cast<float>(want[i]);
   const uint8_t scale = quantize_fp8_block(std::span<const float>(values, kBlock), codes);
   const uint8_t got_scale = output.scales[attention::scale_offset(shape, row, head, chunk)];
+  // A chunk whose largest value is 448 times a power of two, but for rounding, may be told either of two scales.
+  // Records are made so, and an output that is nearly one record keeps it.
+  float largest = 0;
+  for (const float v : values) largest = std::max(largest, std::fabs(v));
+  int exponent;
+  const bool on_edge = std::fabs(std::frexp(largest, &exponent) - 0.875f) < kEdge && scale != got_scale;
   ++scales_;
-  scales_equal_ += scale == got_scale;
+  scales_equal_ += scale == got_scale || on_edge;
   if (std::abs(int{scale} - int{got_scale}) > 1 && worst_.excess < kInfinity) {
     worst_ = {kInfinity, row, head, chunk * kBlock, e8m0_to_float(got_scale), e8m0_to_float(scale)};
   }
@@ -85,7 +92,7 @@ void Comparison::chunk_fp8(const onelane_attention_shape& shape, const Output& o
     const int dim = chunk * kBlock + i;
     const uint8_t code = output.out[attention::value_offset(shape, row, head, dim)];
     const bool both_zero = ((code | codes[i]) & 0x7f) == 0;
-    ++codes_;
+    codes_ += !on_edge;
     codes_equal_ += scale == got_scale && (code == codes[i] || both_zero);
     const double bound =
         std::fabs(want[i]) / 16 + step + at_least(limits_.element_rel * std::fabs(want[i]), limits_.element_abs);
