@@ -246,8 +246,8 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
 #pragma unroll
         for (int i = part * 4; i < part * 4 + 4 && i < kMine; ++i) {
           const bool is_e2m1 = X == ONELANE_KV_V41_FP4 && first + (warp + 16 * i) / 8 >= share.window_units;
-          two_steps |=
-              !plain && i<steps&& static_cast<int>(raw[i].scale)>(is_e2m1 ? kLargestE4m3Step : kLargestE8m0Step);
+          const int limit = is_e2m1 ? kLargestE4m3Step : kLargestE8m0Step;
+          two_steps |= !plain && (i < steps) && static_cast<int>(raw[i].scale) > limit;
         }
         if (__any_sync(0xffffffff, two_steps)) {
           decode.template operator()<true>();

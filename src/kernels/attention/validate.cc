@@ -36,6 +36,9 @@ Result<void> check_pool(const onelane_attention_list& list, onelane_kv_format fo
   const auto page_bytes = static_cast<long long>(list.page_bytes);
   if (page_bytes % 16 != 0) ONELANE_ATTENTION_REFUSE("page_bytes is %lld; a multiple of 16 is needed", page_bytes);
   const int64_t record = record_data_bytes(format) + record_scale_bytes(format);
+  if (record * list.page_records > std::numeric_limits<int32_t>::max()) {
+    ONELANE_ATTENTION_REFUSE("page_records is %d; records of a page may have 2 GiB together", list.page_records);
+  }
   if (page_bytes < record * list.page_records) {
     ONELANE_ATTENTION_REFUSE("page_bytes is %lld; %d records of %lld bytes need %lld", page_bytes, list.page_records,
                              static_cast<long long>(record), static_cast<long long>(record * list.page_records));

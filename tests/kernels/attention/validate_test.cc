@@ -101,6 +101,11 @@ TEST_F(Validate, ListsHoldTogether) {
   refused("page_records", [](auto& list) { list.page_records = 0; });
   refused("pages_count", [](auto& list) { list.pages_count = 0; });
   refused("page_records * pages_count", [](auto& list) { list.pages_count = 0x7fffffff; });
+  refused("page_records", [](auto& list) {
+    list.pages_count = 1;
+    list.page_records = 1 << 23;
+    list.page_bytes = int64_t{1} << 40;
+  });
   refused("page_bytes", [](auto& list) { list.page_bytes -= 16; });
   refused("page_bytes", [](auto& list) { list.page_bytes += 8; });
   refused("page_bytes", [](auto& list) { list.page_bytes = -16; });
