@@ -1,7 +1,7 @@
 // Streams side by side: what the engine makes of 1, 4 and 16 requests at once, in one run.
 //
 //   batch_bench [MODEL_DIR] [--tokens 128] [--prompt 96] [--threads 0] [--temperature-percent 0] [--repeat 2]
-//               [--schedule 4:5,8:3,64:1] [--streams 16] [--stages 1]
+//               [--schedule 4:5,8:3,64:0] [--streams 16] [--stages 1]
 //
 // Prints generated tokens per second for every number of streams (the best of `repeat` rounds, which alternate), the
 // ratio to the fewest, tokens per step and stream, and the time per step that is not spent in the kernels' stages:

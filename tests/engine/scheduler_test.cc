@@ -88,7 +88,8 @@ TEST(DraftDepth, FollowsTheScheduleAndTheRows) {
   EXPECT_EQ(draft_depth(schedule, 1, 5, 512, true), 5);
   EXPECT_EQ(draft_depth(schedule, 1, 3, 512, true), 3);
   EXPECT_EQ(draft_depth(schedule, 8, 5, 512, true), 3);
-  EXPECT_EQ(draft_depth(schedule, 16, 5, 512, true), 1);
+  EXPECT_EQ(draft_depth(schedule, 9, 5, 512, true), 0);
+  EXPECT_EQ(draft_depth(*DraftSchedule::parse("64:1"), 16, 5, 512, true), 1);
   EXPECT_EQ(draft_depth(schedule, 4, 5, 20, false), 4);
   EXPECT_EQ(draft_depth(schedule, 4, 5, 20, true), 2);  // a quarter of the rows is for prompts
   EXPECT_EQ(draft_depth(schedule, 16, 5, 16, true), 0);
@@ -98,6 +99,9 @@ TEST(DraftSchedule, ReadsAndWritesTables) {
   const auto schedule = DraftSchedule::parse("4:5,8:3,64:1");
   ASSERT_TRUE(schedule);
   EXPECT_EQ(schedule->text(), "4:5,8:3,64:1");
+  const DraftSchedule usual;
+  EXPECT_EQ(usual.text(), "4:5,8:3,64:0");
+  EXPECT_EQ(DraftSchedule::parse(usual.text())->text(), usual.text());
   for (const auto& [sequences, depth] : {std::pair{1, 5}, {4, 5}, {5, 3}, {8, 3}, {9, 1}, {64, 1}, {65, 0}}) {
     EXPECT_EQ(schedule->depth(sequences), depth) << sequences;
   }
