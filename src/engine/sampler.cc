@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "base/format.h"
 #include "engine/request.h"
@@ -87,6 +88,24 @@ Result<void> check_sampling(const SamplingParams& params, int vocab) {
 }
 
 Result<int32_t> best_token(std::span<const float> logits) {
+  // Several chains, which a compiler makes vectors of; then the first token that has the largest logit.
+  constexpr size_t kChains = 16;
+  if (logits.size() % kChains == 0 && !logits.empty()) {
+    float peaks[kChains];
+    float zeros[kChains] = {};
+    std::copy_n(logits.begin(), kChains, peaks);
+    for (size_t i = 0; i < logits.size(); i += kChains) {
+      for (size_t c = 0; c < kChains; ++c) {
+        const float logit = logits[i + c];
+        peaks[c] = logit > peaks[c] ? logit : peaks[c];
+        zeros[c] += logit - logit;  // NaN for what is not finite
+      }
+    }
+    if (std::accumulate(zeros, zeros + kChains, 0.0f) == 0) {
+      const float peak = *std::max_element(peaks, peaks + kChains);
+      return static_cast<int32_t>(std::find(logits.begin(), logits.end(), peak) - logits.begin());
+    }
+  }
   size_t best = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
     if (!std::isfinite(logits[i])) {

@@ -26,13 +26,18 @@ inline HWY_ATTR float ErrorNorm(const float* x, int width) {
   return static_cast<float>(std::sqrt(Sum(sum)));
 }
 
-// A row of activations as a product takes it. Quantised in blocks of `block`: floats (half of `out`) and behind the
-// padded row four times their ErrorNorm. Not quantised (`block` 0): doubles.
+// Instead of a block: as they are, in the form of quantised ones. Matrices are asked with this `act_block` too.
+inline constexpr int kAsFloats = -1;
+
+// A row of activations as a product takes it. Quantised in blocks of `block`, or kAsFloats: floats (half of `out`) and
+// behind the padded row four times their ErrorNorm. Not quantised (`block` 0): doubles.
 inline HWY_ATTR void ActivationRow(const bf16* x, int width, int block, double* out) {
   if (block == 0) return WidenRow(x, width, out);
   auto* values = reinterpret_cast<float*>(out);
   WidenRow(x, width, values);
-  for (int i = 0; i < width; i += block) QuantiseBlock(values + i, std::min(block, padded(width) - i));
+  if (block > 0) {
+    for (int i = 0; i < width; i += block) QuantiseBlock(values + i, std::min(block, padded(width) - i));
+  }
   std::fill_n(values + padded(width), 4, ErrorNorm(values, width));
 }
 

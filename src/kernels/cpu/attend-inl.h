@@ -37,7 +37,8 @@ struct HeadWeights {
                         // hold p times the block's rescale
   float* scores;        // [kHeads, stride]
   float* p;             // [kHeads, stride] probabilities against the running maximum, rounded to bf16
-  float* most;          // [stride] the largest of the heads' rescaled probabilities over their totals, or a little more
+  float* most;  // [stride] the largest of the heads' rescaled probabilities over their totals, or a little more,
+                // times the entry's kRoundings
 
   HeadWeights(int entries, double* space)
       : count(entries), stride(padded(entries)), blocks((entries + kAttendBlock - 1) / kAttendBlock) {
@@ -118,6 +119,26 @@ inline HWY_ATTR float BlockMax(const float* scores, int begin, int count) {
   return hn::GetLane(hn::MaxOfLanes(d, most));
 }
 
+// How many roundings, each relative to the sum of magnitudes, a product of entry t goes through in Accumulate() and
+// Outputs(): those of its chunk's chain that follow (the first product starts it, exactly), of the chunks of its block,
+// two by the block's factor, of the chain of the blocks, and three by the quotient: the sum with its bound, the
+// inverse, the product.
+struct Roundings {
+  alignas(64) float in_block[kAttendBlock];  // all but the chain of the blocks
+  constexpr Roundings() : in_block() {
+    for (int t = 0; t < kAttendBlock; ++t) {
+      const int chunk = kSumChunk - std::max(1, t % kSumChunk);
+      in_block[t] = static_cast<float>(chunk + kAttendBlock / kSumChunk - std::max(1, t / kSumChunk) + 2 + 3);
+    }
+  }
+  // Of the entries [t, t + L), which lie in one block.
+  HWY_INLINE hn::Vec<DH> at(int t, int blocks) const {
+    const auto of_blocks = static_cast<float>(blocks - std::max(1, t / kAttendBlock));
+    return hn::Add(hn::LoadU(DH(), in_block + t % kAttendBlock), hn::Set(DH(), of_blocks));
+  }
+};
+inline constexpr Roundings kRoundings;
+
 // Everything in `weights` from the dot products of heads [head, head + kHeads); `sinks` [heads].
 inline HWY_ATTR void Weigh(const float* sinks, int heads, int head, const HeadWeights& weights) {
   const DD d;
@@ -168,7 +189,7 @@ inline HWY_ATTR void Weigh(const float* sinks, int heads, int head, const HeadWe
       const VH inverse = hn::Set(dh, static_cast<float>(1 / weights.total[h]));
       most = hn::Max(hn::Mul(hn::Max(rescaled, least), inverse), most);
     }
-    hn::StoreU(most, dh, weights.most + t);
+    hn::StoreU(hn::Mul(most, kRoundings.at(t, weights.blocks)), dh, weights.most + t);
   }
 }
 
@@ -197,7 +218,8 @@ HWY_NOINLINE hn::Vec<DH> ExactOutputs(const Values& values, const HeadWeights& w
 }
 
 // sums [kHeads, kChannels] = sum_t p[t] rescale[t] value[t] of the channels from `at` on, in float; magnitudes
-// [kChannels]: sum_t most[t] |value[t]|, which is no less than any head's sum of magnitudes over its total.
+// [kChannels]: sum_t most[t] |value[t]|, which is no less than any head's sum of magnitudes over its total, each
+// counted as often as it may be rounded.
 template <class Values>
 HWY_INLINE void Accumulate(const Values& values, const HeadWeights& weights, int at, float* sums, float* magnitudes) {
   const DF d;
@@ -249,10 +271,8 @@ HWY_INLINE void Accumulate(const Values& values, const HeadWeights& weights, int
 
 // out [kHeads, kChannels] = the heads' outputs from channel `at` on: floats that hold bf16, before RoPE.
 //
-// A product p * value is exact up to underflow. Relative to a sum of magnitudes, a chunk's chain is off by kSumChunk
-// halves of a last place less one, the chunks of a block by one each less one, the factor and the product with it by
-// two, the chain of the blocks by one each, and the quotient by three: the sum with its bound, the inverse, the
-// product. 1 % stands for the roundings of the bound itself, the constant for underflows.
+// A product p * value is exact up to underflow; kRoundings counts what follows. 1 % stands for the roundings of the
+// bound itself, the constant for underflows.
 template <class Values>
 inline HWY_ATTR void Outputs(const Values& values, const HeadWeights& weights, int at, float* out) {
   const DF d;
@@ -260,15 +280,14 @@ inline HWY_ATTR void Outputs(const Values& values, const HeadWeights& weights, i
   alignas(64) float sums[kHeads * kChannels];
   alignas(64) float magnitudes[kChannels];
   Accumulate(values, weights, at, sums, magnitudes);
-  constexpr int kChunks = kAttendBlock / kSumChunk;
-  const float relative = 1.01f * 0x1p-24f * static_cast<float>(kSumChunk + kChunks + weights.blocks + 3);
+  constexpr float kRelative = 1.01f * 0x1p-24f;
   for (int h = 0; h < kHeads; ++h) {
     // Outside this range its inverse is no float with a small relative error: a NaN leaves everything to the exact sum.
     const double denominator = weights.denominator[h];
     const bool usual = denominator > 0x1p-100 && denominator < 0x1p100;
     const VF inverse =
         hn::Set(d, usual ? static_cast<float>(1 / denominator) : std::numeric_limits<float>::quiet_NaN());
-    const VF factor = hn::Set(d, relative * static_cast<float>(weights.total[h]));
+    const VF factor = hn::Set(d, kRelative * static_cast<float>(weights.total[h]));
     for (int i = 0; i < kChannels; i += N) {
       const VF sum = hn::LoadU(d, sums + h * kChannels + i);
       const VF error = hn::MulAdd(hn::LoadU(d, magnitudes + i), factor, hn::Set(d, 0x1p-120f));

@@ -65,7 +65,9 @@ struct Part {
 };
 
 void ProjectParts(Context& context, const CompressArgs& args, int rows, const Part* parts, int count) {
-  const Activations x = MakeActivations(context, args.x, rows, args.dim, 0);
+  // Where entries are the products, rounded, sums in float and a bound do; gates and what they weigh stay floats.
+  const int block = args.ratio == 1 && args.dim % kWeightBlock == 0 && rows >= kPanelRows ? kAsFloats : 0;
+  const Activations x = MakeActivations(context, args.x, rows, args.dim, block);
   const Panels panels = MakePanels(context, args.dim);
   int64_t outputs = 0;
   for (int i = 0; i < count; ++i) outputs += parts[i].matrix->out;
@@ -76,8 +78,10 @@ void ProjectParts(Context& context, const CompressArgs& args, int rows, const Pa
       const int64_t from = std::max(begin, first);
       const int64_t to = std::min(end, last);
       if (from < to) {
-        Product(*parts[i].matrix, static_cast<int>(from - first), static_cast<int>(to - first), x.row, rows,
-                panels.of(share), ToFloat{parts[i].out, parts[i].stride});
+        Matrix matrix = *parts[i].matrix;
+        matrix.act_block = block;
+        Product(matrix, static_cast<int>(from - first), static_cast<int>(to - first), x.row, rows, panels.of(share),
+                ToFloat{parts[i].out, parts[i].stride});
       }
       first = last;
     }

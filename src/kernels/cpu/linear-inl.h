@@ -25,6 +25,7 @@ namespace onelane::cpu::HWY_NAMESPACE {
 // Rows of the largest tile: R * 4 accumulators, 4 weights and an activation must fit the registers.
 inline constexpr int kTileRows = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 ? 2 : 6;
 inline constexpr int kPanelRows = 8;
+inline constexpr int kPanelRowsFp4 = 5;  // more than a tile of four
 
 // -- tiles
 // -------------------------------------------------------------------------------------------------------------
@@ -205,14 +206,23 @@ HWY_INLINE V4 ExpandPanel(const Rows& w, int width, float* panel, int stride) {
   VF scales[kOutputs];
   VF squares[kOutputs];
   for (VF& sum : squares) sum = hn::Zero(d);
+  const auto put = [&](int c, int i, VF v) HWY_ATTR {
+    squares[c] = hn::MulAdd(v, v, squares[c]);
+    hn::StoreU(v, d, panel + c * stride + i);
+  };
   for (int k = 0; k < width; k += kWeightBlock) {
+    if constexpr (std::is_same_v<Rows, Fp8Rows>) {
+      if (const float shifted = w.ShiftedScale(k); shifted != 0) {
+        const VF scale = hn::Set(d, shifted);
+        for (int i = k; i < k + kWeightBlock; i += N) {
+          for (int c = 0; c < kOutputs; ++c) put(c, i, w.LoadShifted(c, i, scale));
+        }
+        continue;
+      }
+    }
     w.Scales(d, k, scales);
     for (int i = k; i < k + kWeightBlock; i += N) {
-      for (int c = 0; c < kOutputs; ++c) {
-        const VF v = w.Load(d, c, i, scales[c]);
-        squares[c] = hn::MulAdd(v, v, squares[c]);
-        hn::StoreU(v, d, panel + c * stride + i);
-      }
+      for (int c = 0; c < kOutputs; ++c) put(c, i, w.Load(d, c, i, scales[c]));
     }
   }
   return ErrorNorms(squares, width);
@@ -304,7 +314,7 @@ HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* con
       const Rows weights(w, outputs);
       if (count > kStreamRows) PrefetchNext(weights, w.in);
       const auto put = [&](int row, auto sums) HWY_ATTR { store(first + row, n, valid, Handed<Rows>(sums)); };
-      if (count < kPanelRows) {
+      if (count < (std::is_same_v<Rows, Fp4Rows> ? kPanelRowsFp4 : kPanelRows)) {
         TileRows<kGuarded>(weights, w.in, x + first, count, hn::Zero(D4()), put);
       } else {
         using T = std::conditional_t<kGuarded, float, double>;
@@ -317,7 +327,8 @@ HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* con
   }
 }
 
-// Sums of quantised weights are handed to the store as floats that hold bf16, others as they are.
+// Sums of quantised weights, and of activations kAsFloats, are handed to the store as floats that hold bf16, others as
+// they are.
 template <class Store>
 HWY_NOINLINE void Product(const Matrix& w, int begin, int end, const double* const* x, int rows, double* panel,
                           const Store& store) {
@@ -330,6 +341,7 @@ HWY_NOINLINE void Product(const Matrix& w, int begin, int end, const double* con
       ONELANE_CHECK(w.act_block > 0, "fp4 weights take quantised activations");
       return ProductOf<true, Fp4Rows>(w, begin, end, x, rows, panel, store);
     case Matrix::Kind::kBf16:
+      if (w.act_block == kAsFloats) return ProductOf<true, Bf16Rows>(w, begin, end, x, rows, panel, store);
       return ProductOf<false, Bf16Rows>(w, begin, end, x, rows, panel, store);
     case Matrix::Kind::kNone:
       ONELANE_CHECK(false, "a product needs a matrix");

@@ -103,8 +103,11 @@ void ProjectOut(Context& context, const StepRows& rows, const ProjectOutArgs& ar
   ONELANE_CHECK(args.wo_a.in == width && args.wo_b.in == args.wo_a.out, "wo_a takes a group's heads, wo_b all groups");
   ONELANE_CHECK(latent % kOutputs == 0, "a group's outputs must be whole tiles");
 
+  // With many rows sums in float and a bound are cheaper, though the bound of sums this long leaves some open.
+  Matrix wo_a = args.wo_a;
+  if (wo_a.kind == Matrix::Kind::kFp8 && wo_a.act_block == 0 && rows.count >= kPanelRows) wo_a.act_block = kAsFloats;
   // [rows * groups] activation rows; those of a group are gathered by pointer.
-  const Activations x = MakeActivations(context, args.attended, rows.count * args.groups, width, args.wo_a.act_block);
+  const Activations x = MakeActivations(context, args.attended, rows.count * args.groups, width, wo_a.act_block);
   const double** by_group =
       context.scratch<const double*>(kGroupSlot, static_cast<size_t>(rows.count) * static_cast<size_t>(args.groups));
   for (int group = 0; group < args.groups; ++group) {
@@ -120,7 +123,7 @@ void ProjectOut(Context& context, const StepRows& rows, const ProjectOutArgs& ar
     for (int64_t from = begin; from < end;) {
       const int64_t group = from / latent;
       const int64_t to = std::min<int64_t>(end, (group + 1) * latent);
-      Product(args.wo_a, static_cast<int>(from), static_cast<int>(to), by_group + offset(group, rows.count), rows.count,
+      Product(wo_a, static_cast<int>(from), static_cast<int>(to), by_group + offset(group, rows.count), rows.count,
               panels.of(share), store);
       from = to;
     }

@@ -26,6 +26,20 @@ HWY_INLINE hn::Vec<D> LoadE4m3(D d, const uint8_t* codes) {
   return hn::PromoteTo(d, hn::BitCast(dh, half));
 }
 
+// The same by shift and mask: where a float has its exponent and mantissa a code is 1 / kShiftedE4m3 of its value. The
+// few that are subnormal there cost more than others, but not as much as going through half floats costs all.
+inline constexpr float kShiftedE4m3 = 0x1p120f;
+template <class D>
+HWY_INLINE hn::Vec<D> ShiftE4m3(D d, const uint8_t* codes) {
+  const hn::Rebind<int8_t, D> d8;
+  const hn::Rebind<int32_t, D> di;
+  const hn::Rebind<uint32_t, D> du;
+  const auto signs = hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes)));
+  return hn::BitCast(d, hn::And(hn::ShiftLeft<20>(hn::BitCast(du, signs)), hn::Set(du, 0x87f00000u)));
+}
+// Whether neither kShiftedE4m3 times the scale of this code nor a product with it comes near the ends of the range.
+inline bool E4m3Shifts(uint8_t code) { return code > 24 && code < 130; }
+
 // e2m1 codes, one a lane, two in a byte with the even one low, doubled.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadE2m1(D d, const uint8_t* packed) {
@@ -53,17 +67,10 @@ inline HWY_ATTR void DecodeFp8(const uint8_t* codes, const uint8_t* scales, int 
   for (int begin = 0; begin < width; begin += block) {
     const uint8_t code = scales[begin / block];
     const VF scale = hn::Set(d, e8m0_to_float(code));
-    if (code > 24 && code < 130) {  // neither the factor nor a product comes near the ends of the range
-      // Where a float has its exponent and mantissa a code is 2^-120 of its value; the few that are subnormal there
-      // cost more than others, but not as much as going through half floats costs all.
-      const DU du;
-      const hn::Rebind<int8_t, DF> d8;
-      const hn::Rebind<int32_t, DF> di;
-      const VF factor = hn::Mul(scale, hn::Set(d, 0x1p120f));
+    if (E4m3Shifts(code)) {
+      const VF factor = hn::Mul(scale, hn::Set(d, kShiftedE4m3));
       for (int i = begin; i < begin + block; i += N) {
-        const auto signs = hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes + i)));
-        const auto bits = hn::And(hn::ShiftLeft<20>(hn::BitCast(du, signs)), hn::Set(du, 0x87f00000u));
-        StoreDecoded(hn::Mul(hn::BitCast(d, bits), factor), out + i);
+        StoreDecoded(hn::Mul(ShiftE4m3(d, codes + i), factor), out + i);
       }
       continue;
     }

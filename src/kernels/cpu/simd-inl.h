@@ -183,10 +183,11 @@ HWY_ATTR double SumSquares(const T* x, int width) {
 // ---------------------------------------------------------------------------------------------------------
 
 // e^x for x <= 0 or NaN, which stays NaN.
-HWY_INLINE VD Exp(VD x) {
-  const DD d;
+template <class D>
+HWY_INLINE hn::Vec<D> Exps(D d, hn::Vec<D> x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
 }
+HWY_INLINE VD Exp(VD x) { return Exps(DD(), x); }
 
 // A.6 in place on a padded row of floats: x[i] = round(weight[i] * (x[i] * rsqrt(mean(x^2) + eps))); weight null: none.
 inline HWY_ATTR void RmsNormRow(float* x, const bf16* weight, int width, float eps) {

@@ -19,65 +19,110 @@ namespace {
 // -- Sinkhorn
 // ---------------------------------------------------------------------------------------------------------------
 
-// `comb` [4, 4] in place: softmax of each row plus eps, then columns and rows in turn (2.2). The turns divide whole
-// columns and rows, so only the factor of each is followed: comb[j][k] * by_row[j] * by_column[k].
-void Sinkhorn(double (&comb)[kStreams][kStreams], double eps, int iterations) {
+// 1 / (1 + e^-x), by the form whose exponential stays below 1.
+template <class D>
+HWY_INLINE hn::Vec<D> Sigmoids(D d, hn::Vec<D> x) {
+  const auto one = hn::Set(d, 1.0);
+  const auto e = Exps(d, hn::Neg(hn::Abs(x)));
+  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
+}
+
+// `comb` [4, 4] in place, a matrix per lane: softmax of each row plus eps, then columns and rows in turn (2.2). The
+// turns divide whole columns and rows, so only the factor of each is followed: comb[j][k] * by_row[j] * by_column[k].
+template <class D>
+HWY_INLINE void Sinkhorn(D d, hn::Vec<D> (&comb)[kStreams][kStreams], double eps, int iterations) {
+  using V = hn::Vec<D>;
+  const V least = hn::Set(d, eps);
+  const V one = hn::Set(d, 1.0);
   for (auto& row : comb) {
-    const double max = *std::max_element(std::begin(row), std::end(row));
-    double sum = 0;
-    for (double& value : row) sum += value = std::exp(value - max);
-    for (double& value : row) value = value / sum + eps;
+    const V max = hn::Max(hn::Max(row[0], row[1]), hn::Max(row[2], row[3]));
+    for (V& value : row) value = Exps(d, hn::Sub(value, max));
+    const V sum = hn::Add(hn::Add(hn::Add(row[0], row[1]), row[2]), row[3]);
+    for (V& value : row) value = hn::Add(hn::Div(value, sum), least);
   }
-  double by_row[kStreams] = {1, 1, 1, 1};
-  double by_column[kStreams] = {1, 1, 1, 1};
+  V by_row[kStreams] = {one, one, one, one};
+  V by_column[kStreams] = {one, one, one, one};
   for (int i = 0; i < iterations; ++i) {
     if (i > 0) {
       for (int j = 0; j < kStreams; ++j) {
-        double sum = 0;
-        for (int k = 0; k < kStreams; ++k) sum += comb[j][k] * by_column[k];
-        by_row[j] /= by_row[j] * sum + eps;
+        V sum = hn::Mul(comb[j][0], by_column[0]);
+        for (int k = 1; k < kStreams; ++k) sum = hn::MulAdd(comb[j][k], by_column[k], sum);
+        by_row[j] = hn::Div(by_row[j], hn::MulAdd(by_row[j], sum, least));
       }
     }
-    double sums[kStreams] = {};
-    for (int j = 0; j < kStreams; ++j) {
-      for (int k = 0; k < kStreams; ++k) sums[k] += comb[j][k] * by_row[j];
+    for (int k = 0; k < kStreams; ++k) {
+      V sum = hn::Mul(comb[0][k], by_row[0]);
+      for (int j = 1; j < kStreams; ++j) sum = hn::MulAdd(comb[j][k], by_row[j], sum);
+      by_column[k] = hn::Div(by_column[k], hn::MulAdd(by_column[k], sum, least));
     }
-    for (int k = 0; k < kStreams; ++k) by_column[k] /= by_column[k] * sums[k] + eps;
   }
   for (int j = 0; j < kStreams; ++j) {
-    for (int k = 0; k < kStreams; ++k) comb[j][k] *= by_row[j] * by_column[k];
+    for (int k = 0; k < kStreams; ++k) comb[j][k] = hn::Mul(comb[j][k], hn::Mul(by_row[j], by_column[k]));
   }
 }
 
 // -- mix
 // -----------------------------------------------------------------------------------------------------------------
 
-// Everything after the products: coefficients, collapse, norm. `stream`: the row's, as doubles; `x`: a padded row of
-// scratch.
-void FinishMix(const MixArgs& args, int64_t row, const double* stream, const double* products, float* x) {
+// Coefficients of up to as many rows as `d` has lanes, by their products [rows, kMixes]. `stream`: the rows as doubles.
+template <class D>
+HWY_INLINE void Coefficients(D d, const MixArgs& args, int64_t row, int count, const double* const* stream,
+                             const double* products) {
   const MixWeights& w = args.weights;
   const int width = kStreams * args.dim;
-  const double r = 1.0 / std::sqrt(SumSquares(stream, width) / width + args.norm_eps);
-  double m[kMixes];
-  for (int i = 0; i < kMixes; ++i) {
-    const double scale = w.scale[i < kStreams ? 0 : i < 2 * kStreams ? 1 : 2];
-    m[i] = products[i] * r * scale + w.base[i];
+  constexpr size_t kLanes = hn::MaxLanes(D());
+  alignas(64) double lanes[kMixes][kLanes] = {};
+  for (int r = 0; r < count; ++r) {
+    const double root = 1.0 / std::sqrt(SumSquares(stream[r], width) / width + args.norm_eps);
+    for (int i = 0; i < kMixes; ++i) {
+      const double scale = w.scale[i < kStreams ? 0 : i < 2 * kStreams ? 1 : 2];
+      lanes[i][r] = products[offset(r, kMixes) + static_cast<size_t>(i)] * root * scale + w.base[i];
+    }
   }
-  float* pre = args.pre + offset(row, kStreams);
-  float* post = args.post + offset(row, kStreams);
-  float* comb = args.comb + offset(row, kStreams * kStreams);
+  hn::Vec<D> comb[kStreams][kStreams];
   for (int j = 0; j < kStreams; ++j) {
-    pre[j] = static_cast<float>(Sigmoid(m[j]) + args.mix_eps);
-    post[j] = static_cast<float>(2 * Sigmoid(m[kStreams + j]));
+    const auto post = Sigmoids(d, hn::Load(d, lanes[kStreams + j]));
+    hn::Store(hn::Add(Sigmoids(d, hn::Load(d, lanes[j])), hn::Set(d, args.mix_eps)), d, lanes[j]);
+    hn::Store(hn::Add(post, post), d, lanes[kStreams + j]);
+    for (int k = 0; k < kStreams; ++k) comb[j][k] = hn::Load(d, lanes[(2 + j) * kStreams + k]);
   }
-  double square[kStreams][kStreams];
-  std::memcpy(square, m + 2 * kStreams, sizeof(square));
-  Sinkhorn(square, args.mix_eps, args.iterations);
-  for (int i = 0; i < kStreams * kStreams; ++i) comb[i] = static_cast<float>(square[i / kStreams][i % kStreams]);
-  CollapseRow(args.stream + offset(row, width), args.dim,
-              args.collapse_with == nullptr ? pre : args.collapse_with + offset(row, kStreams), x);
-  RmsNormRow(x, args.norm, args.dim, args.norm_eps);
-  NarrowRow(x, args.dim, args.x + offset(row, args.dim));
+  Sinkhorn(d, comb, args.mix_eps, args.iterations);
+  for (int i = 0; i < kStreams * kStreams; ++i) {
+    hn::Store(comb[i / kStreams][i % kStreams], d, lanes[2 * kStreams + i]);
+  }
+  const auto put = [&](float* out, int from, int values) {
+    for (int r = 0; r < count; ++r) {
+      for (int i = 0; i < values; ++i)
+        out[offset(row + r, values) + static_cast<size_t>(i)] = static_cast<float>(lanes[from + i][r]);
+    }
+  };
+  put(args.pre, 0, kStreams);
+  put(args.post, kStreams, kStreams);
+  put(args.comb, 2 * kStreams, kStreams * kStreams);
+}
+
+// Everything after the products of `count` rows: coefficients, collapse, norm. `stream`: the rows as doubles; `x`: a
+// padded row of scratch.
+void FinishMix(const MixArgs& args, int64_t row, int count, const double* const* stream, const double* products,
+               float* x) {
+  for (int r = 0; r < count;) {
+    const double* of_rows = products + offset(r, kMixes);
+    // Lanes that hold no row cost time: a division of eight takes that of four divisions of one.
+    if (count - r <= 2) {
+      Coefficients(hn::CappedTag<double, 2>(), args, row + r, count - r, stream + r, of_rows);
+      break;
+    }
+    const int together = std::min(L, count - r);
+    Coefficients(DD(), args, row + r, together, stream + r, of_rows);
+    r += together;
+  }
+  for (int64_t i = row; i < row + count; ++i) {
+    CollapseRow(
+        args.stream + offset(i, kStreams * args.dim), args.dim,
+        args.collapse_with == nullptr ? args.pre + offset(i, kStreams) : args.collapse_with + offset(i, kStreams), x);
+    RmsNormRow(x, args.norm, args.dim, args.norm_eps);
+    NarrowRow(x, args.dim, args.x + offset(i, args.dim));
+  }
 }
 
 void MixStreams(Context& context, const StepRows& rows, const MixArgs& args) {
@@ -88,8 +133,8 @@ void MixStreams(Context& context, const StepRows& rows, const MixArgs& args) {
   const auto widen = [&](int64_t row) HWY_ATTR {
     WidenRow(args.stream + offset(row, width), width, x.data + offset(row, padded(width)));
   };
-  const auto finish = [&](int64_t row, int share) HWY_ATTR {
-    FinishMix(args, row, x.data + offset(row, padded(width)), products + offset(row, kMixes),
+  const auto finish = [&](int64_t row, int count, int share) HWY_ATTR {
+    FinishMix(args, row, count, x.row + row, products + offset(row, kMixes),
               collapsed + offset(share, padded(args.dim)));
   };
   const int64_t work = int64_t{rows.count} * width * kMixes;
@@ -98,14 +143,15 @@ void MixStreams(Context& context, const StepRows& rows, const MixArgs& args) {
     context.parallel(kMixes, kOutputs, work, [&](int, int64_t begin, int64_t end) HWY_ATTR {
       MixProducts(args.weights.fn, width, static_cast<int>(begin), static_cast<int>(end), x.row, 1, products);
     });
-    return finish(0, 0);
+    return finish(0, 1, 0);
   }
   context.parallel(rows.count, 1, work, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
-    for (int64_t row = begin; row < end; row += kTileRows) {
-      const auto tile = static_cast<int>(std::min<int64_t>(kTileRows, end - row));
-      for (int r = 0; r < tile; ++r) widen(row + r);
-      MixProducts(args.weights.fn, width, 0, kMixes, x.row + row, tile, products + offset(row, kMixes));
-      for (int r = 0; r < tile; ++r) finish(row + r, share);
+    constexpr int kTogether = std::max(L, kTileRows);
+    for (int64_t row = begin; row < end; row += kTogether) {
+      const auto count = static_cast<int>(std::min<int64_t>(kTogether, end - row));
+      for (int r = 0; r < count; ++r) widen(row + r);
+      MixProducts(args.weights.fn, width, 0, kMixes, x.row + row, count, products + offset(row, kMixes));
+      finish(row, count, share);
     }
   });
 }

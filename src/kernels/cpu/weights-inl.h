@@ -44,6 +44,12 @@ struct Fp8Rows {
   HWY_INLINE hn::Vec<D> Load(D d, int c, int k, hn::Vec<D> scaled) const {
     return hn::Mul(LoadE4m3(d, row[c] + k), scaled);
   }
+  // The same by shift and mask, where ShiftedScale() is not 0: it is cheaper, but not for codes that are subnormal.
+  HWY_INLINE float ShiftedScale(int k) const {
+    const uint8_t code = scale[k >> block_shift];
+    return E4m3Shifts(code) ? kFp8WeightScale[code] * (kShiftedE4m3 / 256) : 0;
+  }
+  HWY_INLINE VF LoadShifted(int c, int k, VF scaled) const { return hn::Mul(ShiftE4m3(DF(), row[c] + k), scaled); }
 };
 
 struct Fp4Rows {
@@ -67,6 +73,18 @@ struct Fp4Rows {
   HWY_INLINE hn::Vec<D> Load(D d, int c, int k, hn::Vec<D> scaled) const {
     return hn::Mul(LoadE2m1(d, row[c] + k / 2), scaled);
   }
+#if HWY_TARGET == HWY_AVX3
+  HWY_INLINE VF Load(DF d, int c, int k, VF scaled) const {
+    const DU du;
+    alignas(64) static constexpr float kTwice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    uint32_t eight[2];
+    std::memcpy(eight, row[c] + k / 2, sizeof(eight));
+    const auto shift = hn::ShiftLeft<2>(hn::And(hn::Iota(du, 0), hn::Set(du, 7u)));
+    const auto codes = hn::Shr(hn::ConcatUpperLower(du, hn::Set(du, eight[1]), hn::Set(du, eight[0])), shift);
+    // The instruction that looks up takes the lowest four bits only.
+    return hn::Mul(hn::TableLookupLanes(hn::Load(d, kTwice), hn::Indices512<float>{codes.raw}), scaled);
+  }
+#endif
 };
 
 struct Bf16Rows {
@@ -79,8 +97,12 @@ struct Bf16Rows {
     const auto* data = reinterpret_cast<const bf16*>(w.data);
     for (int c = 0; c < kOutputs; ++c) row[c] = data + offset(outputs[c], w.in);
   }
-  HWY_INLINE void Scales(DH, int, VH*) const {}
-  HWY_INLINE VH Load(DH d, int c, int k, VH) const { return LoadBf16(d, row[c] + k); }
+  template <class D>
+  HWY_INLINE void Scales(D, int, hn::Vec<D>*) const {}
+  template <class D>
+  HWY_INLINE hn::Vec<D> Load(D d, int c, int k, hn::Vec<D>) const {
+    return LoadBf16(d, row[c] + k);
+  }
   HWY_INLINE VD LoadTail(int c, int k, int count) const {
     alignas(64) bf16 values[L] = {};
     for (int i = 0; i < count; ++i) values[i] = row[c][k + i];
