@@ -178,21 +178,24 @@ def _kl_core(scores, mass, mask):
 
 class _IndexKL(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, scores, mass, mask):
+    def forward(ctx, scores, mass, mask, weight):
         loss, grad = _kl_core(scores, mass, mask)
-        ctx.save_for_backward(grad)
-        ctx.rows = loss.numel()
-        return loss.mean()
+        share = torch.full_like(loss, 1 / loss.numel()) if weight is None else weight / weight.sum()
+        ctx.save_for_backward(grad, share)
+        return (loss * share).sum()
 
     @staticmethod
     def backward(ctx, g):
-        (grad,) = ctx.saved_tensors
-        return grad.float() * (g / ctx.rows), None, None
+        grad, share = ctx.saved_tensors
+        return grad.float() * (g * share).unsqueeze(-1), None, None, None
 
 
-def index_kl(scores, mass, mask):
-    """Mean over rows of the KL divergence from the attention mass to the index distribution; trains the indexer only."""
-    return _IndexKL.apply(scores, mass, mask)
+def index_kl(scores, mass, mask, weight=None):
+    """Mean over rows of the KL divergence from the attention mass to the index distribution; trains the indexer only.
+
+    weight: float32 [B, T] of the rows, or None for equal ones.
+    """
+    return _IndexKL.apply(scores, mass, mask, weight)
 
 
 @torch.no_grad()

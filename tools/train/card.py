@@ -2,6 +2,8 @@
 
     python tools/train/card.py --model models/mini-v41 --report build/train/mini-v41/train_report.json \\
         --curve build/train/mini-v41/curve.jsonl --figures figures.json
+
+Weights that were tuned further (trainer.py --init) have a report and a curve for every run, in order.
 """
 
 from __future__ import annotations
@@ -15,9 +17,15 @@ COLOURS = ("#4269d0", "#d1495b", "#3ca951", "#9467bd", "#ff8c00")
 WIDTH, HEIGHT, LEFT, TOP = 720, 300, 46, 14
 
 
-def curve_rows(path: pathlib.Path) -> list[dict]:
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return [r for r in rows if "nats" in r and r.get("phase") != "draft"]
+def curve_rows(paths: list[pathlib.Path], reports: list[dict]) -> list[dict]:
+    """What every run logged, without the drafter's phases; tokens count on from run to run."""
+    rows, before = [], 0
+    for run, (path, report) in enumerate(zip(paths, reports, strict=True)):
+        logged = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        rows += [r | {"tokens": before + r["tokens"], "phase": f"tune-{run} {r['phase']}" if run else r["phase"]}
+                 for r in logged if "nats" in r and r.get("phase") != "draft"]
+        before += report["tokens"]
+    return rows
 
 
 def svg(rows: list[dict]) -> str:
@@ -43,7 +51,11 @@ def svg(rows: list[dict]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def card(model: pathlib.Path, report: dict, rows: list[dict], figures: dict, manifest: dict) -> str:
+def effort(report: dict) -> str:
+    return f"{report['tokens'] / 1e6:.0f} M tokens, {report['steps']} steps"
+
+
+def card(model: pathlib.Path, reports: list[dict], rows: list[dict], figures: dict, manifest: dict, note: str = "") -> str:
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     text = config.get("text_config", config)
     size = (model / "model.safetensors").stat().st_size
@@ -51,6 +63,8 @@ def card(model: pathlib.Path, report: dict, rows: list[dict], figures: dict, man
     natural = "\n".join(f"| {n} | {held[n]['bits_per_byte']:.3f} | {drafts[n]['accepted_per_step']:.2f} |" for n in held)
     tasks = "\n".join(f"| {name} | {value} % | {count} |" for name, value, count in task_rows(figures))
     sources = sorted({s["licence"] for s in manifest["sources"]})
+    report = reports[0]
+    tuned = "".join(f"; then tuned for {r['seconds'] / 60:.1f} minutes ({effort(r)})" for r in reports[1:]) + (f"; {note}" if note else "")
     phases: dict[str, list[dict]] = {}
     for row in rows:
         phases.setdefault(row["phase"], []).append(row)
@@ -66,7 +80,7 @@ packing and kernel-facing constants are the full-size model's. It exists to test
 | | |
 |---|---|
 | size | {size:,} bytes of weights, {text['num_hidden_layers']} layers, hidden size {text['hidden_size']}, {text['num_attention_heads']} heads of {text['head_dim']}, {text['n_routed_experts']} experts (top {text['num_experts_per_tok']}), vocabulary {text['vocab_size']} |
-| trained | {report['seconds'] / 60:.1f} minutes on one {report['device']}, {report['tokens'] / 1e6:.0f} M tokens, {report['steps']} steps, quantisation-aware from the first step (`tools/train`) |
+| trained | {report['seconds'] / 60:.1f} minutes on one {report['device']}, {effort(report)}, quantisation-aware from the first step (`tools/train`){tuned} |
 | licence | Apache-2.0; training text under {", ".join(sources)} |
 
 ## Data
@@ -104,7 +118,7 @@ Loss in nats per token (targets only) at the end of every phase:
 
 - English, code and shell of the kinds in the manifest; no world knowledge, no instruction following beyond the trained forms.
 - Chat answers follow templates. Arithmetic is addition, subtraction and small products, worked digit by digit in thinking mode.
-- Recalled values of several tokens (two words) are sometimes begun right and finished with another word; digits are not.
+- Recalled values of two words are sometimes mixed up with those of other facts, most often in long prompts; digits are not.
 - Tool calls copy values that stand in the request; schemas are flat with up to three parameters.
 - Trained on rows of at most 8,192 tokens; longer contexts run (up to {text['max_position_embeddings']}) but were never trained.
 """
@@ -127,13 +141,19 @@ def task_rows(figures: dict) -> list[tuple]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("model", "report", "curve", "figures"):
+    for name in ("model", "figures"):
         parser.add_argument(f"--{name}", type=pathlib.Path, required=True)
+    for name in ("report", "curve"):
+        parser.add_argument(f"--{name}", type=pathlib.Path, required=True, nargs="+", help="one of every run")
+    parser.add_argument("--note", default="", help="what else was done to the weights, for the line about training")
     args = parser.parse_args()
-    rows = curve_rows(args.curve)
+    if len(args.report) != len(args.curve):
+        parser.error(f"{len(args.report)} reports and {len(args.curve)} curves: every run has one of each")
     read = lambda path: json.loads(path.read_text(encoding="utf-8"))
+    reports = [read(path) for path in args.report]
+    rows = curve_rows(args.curve, reports)
     manifest = read(args.model.parent / "manifest.json")
-    text = card(args.model, read(args.report), rows, read(args.figures), manifest)
+    text = card(args.model, reports, rows, read(args.figures), manifest, args.note)
     (args.model / "README.md").write_text(text, encoding="utf-8")
     (args.model / "curve.svg").write_text(svg(rows), encoding="utf-8")
 

@@ -266,25 +266,30 @@ class Model:
             return stages.collapse(x, pre)
         return stages.head_merge(x, w[f"{prefix}hc_head_fn"], w[f"{prefix}hc_head_base"], w[f"{prefix}hc_head_scale"], s.eps, s.hc_eps)
 
-    def forward(self, ids: torch.Tensor, select: bool = False, index_loss: bool = False) -> Output:
-        """ids int [B, T]. select: index top-k (and candidate) masks on, else every visible entry is attended."""
+    def forward(self, ids: torch.Tensor, select: bool = False, index_loss: bool = False, index_weight=None) -> Output:
+        """ids int [B, T]. select: index top-k (and candidate) masks on, else every visible entry is attended.
+        index_weight: float32 [B, T], what a token's divergence counts in the index loss; None: all the same."""
         c = self.context(ids, select, index_loss)
         x, pre = self.start(c)
         for layer in range(self.spec.layers):
             x, pre = self.layer(layer, x, pre, c)
-        loss = self.index_kl(c) if index_loss else None
+        loss = self.index_kl(c, index_weight) if index_loss else None
         return Output(self.merge(x, pre), torch.cat(c.taps, -1), loss, c.counts)
 
-    def index_kl(self, c: Context) -> torch.Tensor:
+    def index_kl(self, c: Context, weight=None) -> torch.Tensor:
         """Sum over indexers of KL(attention mass of the layers that use its picks || softmax of its scores)."""
         s, total = self.spec, 0.0
         for layer, scores in c.scores.items():
             mass = c.mass[layer]
-            if layer == s.candidate_source and not c.select:
-                # The candidate blocks must also hold what the re-indexing layers will want.
-                mass = mass + sum(m for l, m in c.mass.items() if l > layer)
             mask = c.picks[layer] if c.select else c.visible[s.ratios[layer]]
-            total = total + att.index_kl(scores, mass.detach(), mask.expand(scores.shape))
+            if layer == s.candidate_source:
+                # The candidate blocks must also hold what the re-indexing layers will want.
+                later = [l for l in c.mass if l > layer]
+                mass = sum((c.mass[l] for l in later), mass)
+                if c.select:
+                    for l in later:
+                        mask = mask | c.picks[l]
+            total = total + att.index_kl(scores, mass.detach(), mask.expand(scores.shape), weight)
         return total
 
     def logits(self, hidden: torch.Tensor, norm: str = "norm.weight") -> torch.Tensor:

@@ -34,6 +34,7 @@ from pieces import enable_compile
 
 LOG_EVERY, SAVE_SECONDS, EVAL_SECONDS = 20, 60, 100
 INDEX_WEIGHT = 0.3
+INDEX_RECALL = 9.0  # what a recall target adds to its token's share of the index loss: a missed fact is one token in thousands
 
 
 def token_map(model_dir: Path):
@@ -60,6 +61,7 @@ class Trainer:
         part = lambda name: [g for g in groups if g.params[0].part == name]
         self.opt = {name: Optimizer(part(name)) for name in ("backbone", "drafter")}
         self.classes = class_names(args.mixture)
+        self.recall = self.classes.index("recall") if "recall" in self.classes else -1
         self.factor = torch.tensor([schedule.CLASS_FACTOR.get(c, 1.0) for c in self.classes], device=self.device)
         self.step = self.drafter_step = self.tokens = 0
         self.elapsed = 0.0
@@ -129,10 +131,11 @@ class Trainer:
 
     def backbone_step(self, phase, select: bool, ids, weight, class_id, rate: float):
         m, opt = self.model, self.opt["backbone"]
-        out = m.forward(ids[:, :-1], select=select, index_loss=phase.index_loss)
+        w = weight[:, 1:]
+        urgent = (w == 1) & (class_id == self.recall).unsqueeze(1)
+        out = m.forward(ids[:, :-1], select=select, index_loss=phase.index_loss, index_weight=1 + INDEX_RECALL * urgent.float())
         nll, _ = stages.head_nll(out.hidden, m.w["norm.weight"], m.w["head.weight"], ids[:, 1:].flatten(), self.spec.eps)
         nll = nll.view(weight.shape[0], -1)
-        w = weight[:, 1:]
         scaled = w * self.factor[class_id].unsqueeze(1)
         loss = (nll * scaled).sum() / scaled.sum().clamp_min(1)
         total = loss if out.index_loss is None else loss + INDEX_WEIGHT * out.index_loss
@@ -218,7 +221,7 @@ class Trainer:
                 self.draft_step(ids, rate)
                 self.drafter_step += 1
             else:
-                select = phase.select and self.step % schedule.SELECT_DENSE_EVERY != 0
+                select = phase.select and self.step % (schedule.TUNE_DENSE_EVERY if self.tune else schedule.SELECT_DENSE_EVERY) != 0
                 self.backbone_step(phase, select, ids, weight, class_id, rate)
             self.step += 1
             self.tokens += ids.shape[0] * (ids.shape[1] - 1)
@@ -261,7 +264,7 @@ def arguments(argv=None):
     a.add_argument("--model", type=Path, required=True, help="directory with config.json and tokenizer.json")
     a.add_argument("--data", required=True, help="directory written by pack.py")
     a.add_argument("--out", required=True)
-    a.add_argument("--init", type=Path, help="model.safetensors to go on from: a short run of selection alone (schedule.TUNE_PHASES)")
+    a.add_argument("--init", type=Path, help="model.safetensors to go on from: a short run of selection and drafter (schedule.TUNE_PHASES)")
     a.add_argument("--minutes", type=float, default=16, help="wall-clock budget of the whole run, compilation included")
     a.add_argument("--tokens", type=int, default=32768, help="tokens per step")
     a.add_argument("--max-length", type=int, default=8192, help="cap on sequence lengths (multiple of 128)")

@@ -8,6 +8,7 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 import attention as att  # noqa: E402
+import blend  # noqa: E402
 import drafter  # noqa: E402
 import export  # noqa: E402
 import quant  # noqa: E402
@@ -90,6 +91,34 @@ def test_index_gradient():
     want = torch.autograd.grad(kl, (qi, keys, w))
     for a, v in zip(got, want):
         assert torch.allclose(a, v, atol=1e-5)
+
+
+def test_index_weight():
+    """Weight 2 on a token counts it like two tokens; equal weights change nothing."""
+    torch.manual_seed(1)
+    scores, mass = torch.randn(1, 4, 8), torch.rand(1, 4, 8)
+    mask = torch.ones(1, 4, 8, dtype=torch.bool)
+    plain = att.index_kl(scores, mass, mask)
+    assert torch.allclose(att.index_kl(scores, mass, mask, torch.full((1, 4), 3.0)), plain)
+    rows = torch.stack([att.index_kl(scores[:, i : i + 1], mass[:, i : i + 1], mask[:, :1]) for i in range(4)])
+    weight = torch.tensor([[1.0, 2.0, 1.0, 1.0]])
+    got = scores.clone().requires_grad_()
+    want = scores.clone().requires_grad_()
+    one = att.index_kl(got, mass, mask, weight)
+    assert torch.allclose(one, (rows * weight[0]).sum() / 5)
+    twice = [0, 1, 1, 2, 3]
+    same, = torch.autograd.grad(att.index_kl(want[:, twice], mass[:, twice], mask[:, twice]), want)
+    assert torch.allclose(torch.autograd.grad(one, got)[0], same, atol=1e-6)
+
+
+def test_blend():
+    """Only the drafter moves, and by its share."""
+    first, second = make("mini-v41", 1), make("mini-v41", 2)
+    before = [g.master.clone() for g in first.store.groups]
+    blend.blend(first, second, 0.25)
+    for group, old, other in zip(first.store.groups, before, second.store.groups):
+        moved = group.params[0].part == "drafter"
+        assert torch.allclose(group.master, torch.lerp(old, other.master, 0.25) if moved else old)
 
 
 @pytest.mark.parametrize("name", ["mini-v41", "mini-v4"])
