@@ -36,16 +36,7 @@ void DecodeListed(const RecordAddress& record, float* values) {
 // Dot products of the entries [t, t + kEntries) with the queries.
 template <class Values>
 void Score(const Values& values, const double* q, int t, const HeadWeights& weights) {
-  if constexpr (requires { Dots(values, q, 0, t, weights); }) {
-    for (int half = 0; half < 2; ++half) Dots(values, q, half, t, weights);
-  } else {  // TODO(attention): goes when the branch cpu16 is merged, whose Dots takes the list
-    const float* halves[2][kEntries];
-    for (int e = 0; e < kEntries; ++e) {
-      halves[0][e] = values.at(std::min(t + e, weights.count - 1));
-      halves[1][e] = halves[0][e] + kHalf;
-    }
-    for (int half = 0; half < 2; ++half) Dots(halves[half], q + half * kHalf, half, t, weights);
-  }
+  for (int half = 0; half < 2; ++half) Dots(values, q, half, t, weights);
 }
 
 // As Weigh() of attend-inl.h does, from the dot products, but probabilities stay as they are and the denominators are
