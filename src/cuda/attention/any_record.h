@@ -28,9 +28,9 @@ struct FoundRecord {
 };
 
 __device__ __forceinline__ FoundRecord find_record(const EntryList& list, const RecordShape& record, int index) {
-  if (index < 0 || index >= list.records) return {nullptr, nullptr};
-  const uint32_t page = static_cast<uint32_t>((static_cast<uint64_t>(index) * list.page_magic) >> list.page_shift);
-  const int64_t slot = index - static_cast<int>(page) * list.page_records;
+  if (!list.names_record(index)) return {nullptr, nullptr};
+  const int page = list.page_of(index);
+  const int64_t slot = index - page * list.page_records;
   const uint8_t* start = list.pages + page * list.page_bytes;
   return {start + slot * record.data_bytes,
           start + int64_t{list.page_records} * record.data_bytes + slot * record.scale_bytes};
@@ -79,7 +79,7 @@ __device__ __forceinline__ RawStripe load_stripe(const FoundRecord& record, cons
   if (stripe.coding == Coding::kPlain) {
     raw.high = ptx::load_or_zero(reinterpret_cast<const uint4*>(data) + 1, wanted);
   } else {
-    raw.scale = ptx::load_or_zero(record.scales + stripe.scale, wanted);
+    raw.scale = ptx::load_byte(record.scales + stripe.scale, wanted, 0);
   }
   return raw;
 }
@@ -88,16 +88,8 @@ __device__ __forceinline__ uint32_t product_bf16(uint32_t a, uint32_t b) {
   return ptx::fma_bf16(a, b, 0x80008000u);  // adding -0 changes nothing, not even the sign of a zero
 }
 
-// Two e4m3 bytes, which the selector picks and extends by their signs, as bf16 times 2^-120.
-__device__ __forceinline__ uint32_t two_e4m3(uint32_t bytes, uint32_t selector) {
-  return (ptx::permute(bytes, 0, selector) << 4) & 0x87f087f0u;
-}
-
 // The stripe as bf16. The NaN codes of e4m3 read as +-480: encoders mark a record with NaN by its scale.
 __device__ __forceinline__ void decode_stripe(Coding coding, const RawStripe& raw, uint32_t (&out)[8]) {
-  constexpr uint32_t kNan = 0x7fc07fc0u;
-  constexpr uint32_t kTo120 = 0x7b807b80u;
-  constexpr uint32_t kTo126 = 0x7e807e80u;
   const uint32_t words[8] = {raw.low.x,  raw.low.y,  raw.low.z,  raw.low.w,
                              raw.high.x, raw.high.y, raw.high.z, raw.high.w};
   if (coding == Coding::kPlain) {
@@ -105,21 +97,19 @@ __device__ __forceinline__ void decode_stripe(Coding coding, const RawStripe& ra
     for (int i = 0; i < 8; ++i) out[i] = words[i];
   } else if (coding == Coding::kE4m3) {
     // e8m0: the exponent of a bf16 as it is, but for its ends: 2^-127 is a subnormal, 255 a NaN.
-    const uint32_t scale = raw.scale == 255 ? kNan : raw.scale == 0 ? 0x00400040u : raw.scale * 0x00800080u;
+    const uint32_t scale = raw.scale == 255 ? kTwoNan : raw.scale == 0 ? 0x00400040u : raw.scale * 0x00800080u;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      out[i] = product_bf16(product_bf16(two_e4m3(words[i / 2], i % 2 == 0 ? 0x9180 : 0xb3a2), kTo120), scale);
+      out[i] = product_bf16(product_bf16(spread_e4m3(words[i / 2], i % 2 == 0 ? 0x9180 : 0xb3a2), kTwoTo120), scale);
     }
   } else {
     const bool is_nan = (raw.scale & 0x7f) == 0x7f;
-    const uint32_t scale = is_nan ? kNan : product_bf16(two_e4m3(raw.scale, 0x8080), kTo120);
+    const uint32_t scale = is_nan ? kTwoNan : product_bf16(spread_e4m3(raw.scale, 0x8080), kTwoTo120);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      // Byte i % 4 of the word has two values: the low nibble in the low half of the register, the other in the high.
-      const uint32_t pair =
-          ptx::permute(words[i / 4] & 0x0f0f0f0fu, words[i / 4] >> 4 & 0x0f0f0f0fu, 0xc480u + 0x1111u * (i % 4));
-      const uint32_t bits = (pair * 0x1040u) & 0x81c081c0u;  // sign << 15 | exponent and mantissa << 6
-      out[i] = product_bf16(product_bf16(bits, kTo126), scale);
+      const uint32_t word = words[i / 4];
+      const uint32_t bits = spread_e2m1(word & 0x0f0f0f0fu, word >> 4 & 0x0f0f0f0fu, i % 4);
+      out[i] = product_bf16(product_bf16(bits, kTwoTo126), scale);
     }
   }
 }

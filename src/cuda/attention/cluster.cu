@@ -263,8 +263,8 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
       const uint64_t query = ptx::swizzled_matrix(shared + At::kQ + 2 * group * H * 128);
 #pragma unroll
       for (int step = 0; step < 8; ++step) {
-        ptx::Wgmma<H>::k_major(s[part], entries + (step / 4 * At::kTileBlock + step % 4 * 32) / 16,
-                               query + (step / 4 * H * 128 + step % 4 * 32) / 16, step > 0);
+        ptx::Wgmma<H>::template product<false>(s[part], entries + (step / 4 * At::kTileBlock + step % 4 * 32) / 16,
+                                               query + (step / 4 * H * 128 + step % 4 * 32) / 16, step > 0);
       }
       ptx::wgmma_commit();
     }
@@ -369,8 +369,9 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
 #pragma unroll
       for (int step = 0; step < (At::kUnits + 1) / 2; ++step) {
         if (step >= steps) break;
-        ptx::Wgmma<H>::m_major(o[m], values + step * 2048 / 16, weights + (step / 4 * H * 128 + step % 4 * 32) / 16,
-                               first > share.begin || step > 0);
+        ptx::Wgmma<H>::template product<true>(o[m], values + step * 2048 / 16,
+                                              weights + (step / 4 * H * 128 + step % 4 * 32) / 16,
+                                              first > share.begin || step > 0);
       }
       ptx::wgmma_commit();
     }

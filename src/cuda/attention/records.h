@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "cuda/ptx/memory.h"
-#include "onelane/attention.h"
+#include "kernels/attention/layout.h"
 
 namespace onelane::cuda {
 
@@ -29,26 +29,17 @@ struct EntryList {
   __device__ __forceinline__ int length(int row) const {
     return lengths == nullptr ? width : min(max(__ldg(lengths + row), 0), width);
   }
+  __device__ __forceinline__ bool names_record(int index) const { return index >= 0 && index < records; }
+  // Of an index that names a record.
+  __device__ __forceinline__ int page_of(int index) const {
+    return static_cast<int>((static_cast<uint64_t>(index) * page_magic) >> page_shift);
+  }
 };
 
 template <int kFormat>
-struct Record;
-template <>
-struct Record<ONELANE_KV_BF16> {
-  static constexpr int kDataBytes = 1024, kScaleBytes = 0;
-};
-template <>
-struct Record<ONELANE_KV_V4> {
-  static constexpr int kDataBytes = 576, kScaleBytes = 8;
-};
-template <>
-struct Record<ONELANE_KV_V41_FP8> {
-  static constexpr int kDataBytes = 512, kScaleBytes = 16;
-};
-template <>
-struct Record<ONELANE_KV_V41_FP4> {
-  static constexpr int kDataBytes = 256, kScaleBytes = 32;
-};
+inline constexpr int kDataBytes = attention::record_data_bytes(static_cast<onelane_kv_format>(kFormat));
+template <int kFormat>
+inline constexpr int kScaleBytes = attention::record_scale_bytes(static_cast<onelane_kv_format>(kFormat));
 
 // Whether block `block` of 64 dims is stored as bf16: copied, not decoded.
 template <int kFormat>
@@ -64,12 +55,12 @@ struct RecordPlace {
 
 template <int kFormat>
 __device__ __forceinline__ RecordPlace place_of(const EntryList& list, int index) {
-  if (index < 0 || index >= list.records) return {nullptr, 0};
-  constexpr int kData = Record<kFormat>::kDataBytes;
-  const int page = static_cast<int>((static_cast<uint64_t>(index) * list.page_magic) >> list.page_shift);
+  if (!list.names_record(index)) return {nullptr, 0};
+  constexpr int kData = kDataBytes<kFormat>;
+  constexpr int kScales = kScaleBytes<kFormat>;
+  const int page = list.page_of(index);
   const int slot = index - page * list.page_records;
-  return {list.pages + page * list.page_bytes + slot * kData,
-          list.page_records * kData + slot * (Record<kFormat>::kScaleBytes - kData)};
+  return {list.pages + page * list.page_bytes + slot * kData, list.page_records * kData + slot * (kScales - kData)};
 }
 
 // A lane's share of a record, as it lies in memory.
@@ -101,6 +92,17 @@ __device__ __forceinline__ uint32_t spread_e4m3(uint32_t bytes, uint32_t selecto
   return (ptx::permute(bytes, 0, selector) * 16u) & 0x87f087f0u;
 }
 
+// Pair i of the 8 e2m1 values of a word (`even`: its low nibbles, a byte each; `odd`: the others) as bf16 times 2^-126.
+__device__ __forceinline__ uint32_t spread_e2m1(uint32_t even, uint32_t odd, int i) {
+  // Byte i of either in the low byte of a half; no byte has its sign set, so extending one gives zero.
+  const uint32_t pair = ptx::permute(even, odd, 0xc480u + 0x1111u * i);
+  return (pair * 0x1040u) & 0x81c081c0u;  // sign << 15 | value << 6
+}
+
+constexpr uint32_t kTwoNan = 0x7fc07fc0u;  // two bf16 each
+constexpr uint32_t kTwoTo120 = 0x7b807b80u;
+constexpr uint32_t kTwoTo126 = 0x7e807e80u;
+
 // Scales above these codes take two multiplications, or the factor would be infinite: 2^7 and 2.
 constexpr int kLargestE8m0Step = 134;
 constexpr int kLargestE4m3Step = 0x3f;
@@ -113,7 +115,7 @@ __device__ __forceinline__ void decode_e4m3(const RawShare& raw, bool turned, ui
   const int code = static_cast<int>(raw.scale);
   const uint32_t factor = ((kTwoSteps ? min(code, kLargestE8m0Step) : code) + 120) * 0x00800080u;
   uint32_t rest = 0x3f803f80u;
-  if (kTwoSteps && code > kLargestE8m0Step) rest = code == 255 ? 0x7fc07fc0u : (code - 7) * 0x00800080u;
+  if (kTwoSteps && code > kLargestE8m0Step) rest = code == 255 ? kTwoNan : (code - 7) * 0x00800080u;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     out[i] = ptx::mul_bf16(spread_e4m3(words[i / 2], i % 2 == 0 ? 0x9180 : 0xb3a2), factor);
@@ -124,11 +126,9 @@ __device__ __forceinline__ void decode_e4m3(const RawShare& raw, bool turned, ui
 // 16 e2m1 values with one e4m3 scale, likewise.
 template <bool kTwoSteps>
 __device__ __forceinline__ void decode_e2m1(const RawShare& raw, bool turned, uint32_t (&out)[8]) {
-  constexpr uint32_t kTo126 = 0x7e807e80u;
-  constexpr uint32_t kTo120 = 0x7b807b80u;
-  uint32_t scale = ptx::mul_bf16(spread_e4m3(raw.scale, 0x8080), kTo120);
-  if (kTwoSteps && (raw.scale & 0x7f) == 0x7f) scale = 0x7fc07fc0u;
-  if (!kTwoSteps) scale = ptx::mul_bf16(scale, kTo126);
+  uint32_t scale = ptx::mul_bf16(spread_e4m3(raw.scale, 0x8080), kTwoTo120);
+  if (kTwoSteps && (raw.scale & 0x7f) == 0x7f) scale = kTwoNan;
+  if (!kTwoSteps) scale = ptx::mul_bf16(scale, kTwoTo126);
   const uint32_t words[2] = {turned ? raw.data.y : raw.data.x, turned ? raw.data.x : raw.data.y};
 #pragma unroll
   for (int w = 0; w < 2; ++w) {
@@ -136,10 +136,8 @@ __device__ __forceinline__ void decode_e2m1(const RawShare& raw, bool turned, ui
     const uint32_t odd = (words[w] >> 4) & 0x0f0f0f0fu;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      // Byte i of either in the low byte of a half; no byte has its sign set, so extending one gives zero.
-      const uint32_t pair = ptx::permute(even, odd, 0xc480u + 0x1111u * i);
-      const uint32_t bits = (pair * 0x1040u) & 0x81c081c0u;  // sign << 15 | value << 6
-      out[4 * w + i] = ptx::mul_bf16(kTwoSteps ? ptx::mul_bf16(bits, kTo126) : bits, scale);
+      const uint32_t bits = spread_e2m1(even, odd, i);
+      out[4 * w + i] = ptx::mul_bf16(kTwoSteps ? ptx::mul_bf16(bits, kTwoTo126) : bits, scale);
     }
   }
 }

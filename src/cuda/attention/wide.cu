@@ -251,7 +251,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
 #pragma unroll
       for (int step = 0; step < kDim / 16; ++step) {
         const int at = (step / 4 * Wide::kTileBlock + step % 4 * 32) / 16;
-        ptx::Wgmma<64>::k_major(s, query + at, entries + at, step > 0);
+        ptx::Wgmma<64>::product<false>(s, query + at, entries + at, step > 0);
       }
       ptx::wgmma_commit();
       ptx::wgmma_wait<0>();

@@ -24,12 +24,5 @@ __device__ __forceinline__ uint2 load_or_zero(const uint2* p, bool wanted) {
       : "l"(p), "r"(static_cast<int>(wanted)));
   return v;
 }
-__device__ __forceinline__ uint32_t load_or_zero(const uint8_t* p, bool wanted) {
-  uint32_t v = 0;
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p ld.global.nc.u8 %0, [%1];\n}\n"
-               : "+r"(v)
-               : "l"(p), "r"(static_cast<int>(wanted)));
-  return v;
-}
 
 }  // namespace onelane::ptx
