@@ -22,6 +22,7 @@
 // run time, whatever its lengths are.
 #include "cuda/attention/cluster.h"
 #include "cuda/attention/merge.h"
+#include "cuda/attention/softmax.h"
 #include "cuda/ptx/cluster.h"
 #include "cuda/ptx/wgmma.h"
 
@@ -66,10 +67,6 @@ struct Layout {
   static_assert(kBytes <= 232448, "what a block of sm_90 may have");
   static_assert(kBytes == attention::block_shared_bytes(ONELANE_PATH_CLUSTER, H, kSplit ? 2 : 1), "what the plan says");
 };
-
-// Where the score of an entry lies in a head's row, so that neither 8 entries by 4 pairs of heads nor 32 quads of
-// entries meet in a bank.
-__device__ __forceinline__ int score_place(int head, int entry) { return entry ^ (head / 2 % 4 * 8); }
 
 template <int W, int X, int H, bool kSplit>
 __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_constant__ AttentionParams p) {
@@ -316,21 +313,14 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
         const auto score = [&](float value, uint32_t masked) {
           if (masked != 0) return -INFINITY;
           value *= p.scale_log2;
-          largest = fmaxf(largest, fmaxf(value, -1e30f));  // a NaN counts as very small here and stays in P
+          largest = fmaxf(largest, for_largest(value));
           return value;
         };
         x[turn] = make_float4(score(sum.x, none & 0xff), score(sum.y, none & 0xff00), score(sum.z, none & 0xff0000),
                               score(sum.w, none & 0xff000000));
       }
-#pragma unroll
-      for (int distance = 16; distance > 0; distance /= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, distance));
-      }
-      const float now = fmaxf(most[k], ceilf(largest));
-      const float base = now == -INFINITY ? 0.0f : now;
-      const float shift = now == most[k] ? 1.0f : ptx::exp2_approx(most[k] - now);
+      const auto [base, shift] = raise(most[k], warp_max(largest));
       if (lane == 0) floats(At::kShift)[head] = shift;
-      most[k] = now;
       total[k] *= shift;
 #pragma unroll
       for (int turn = 0; turn < kTurns; ++turn) {
@@ -393,10 +383,7 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
   for (int k = 0; k < kWarpHeads; ++k) {
     const int head = warp + k * kWarps;
     if (H < kWarps && head >= H) break;
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      total[k] += __shfl_xor_sync(0xffffffff, total[k], distance);
-    }
+    total[k] = warp_sum(total[k]);
     const uint32_t at = shared + At::kParts + (rank * H + head) * 8;
     if constexpr (kSplit) {
       if (lane < splits) {

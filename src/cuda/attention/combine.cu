@@ -25,6 +25,7 @@
 #include "cuda/attention/any_record.h"
 #include "cuda/attention/combine.h"
 #include "cuda/attention/finish.h"
+#include "cuda/attention/softmax.h"
 #include "kernels/attention/layout.h"
 #include "kernels/attention/plan.h"
 
@@ -72,10 +73,7 @@ struct Layout {
   static_assert(kBytes == attention::block_shared_bytes(ONELANE_PATH_COMBINE, H, 1), "what the plan says");
 };
 
-// Where a head's row holds the score of an entry, and the sum of a dim: what two lanes have at a time, for heads 2 t
-// and
-// + 1 and 8 neighbouring entries or dims, lies in different banks.
-__device__ __forceinline__ int score_place(int head, int entry) { return entry ^ (head / 2 % 4 * 8); }
+// Where a head's row of sums holds a dim, likewise.
 __device__ __forceinline__ int sum_place(int head, int dim) { return dim ^ (head / 2 % 4 * 8); }
 
 // The units of a row and which of them are a part's.
@@ -261,16 +259,8 @@ __global__ void __launch_bounds__(kThreads, H == 8 ? 2 : 1) attend_part(const __
         score += floats(At::kScores)[(from * H + head) * kEntries + score_place(head, lane)];
       }
       score = none ? -INFINITY : score * p.scale_log2;
-      float largest = none ? -INFINITY : fmaxf(score, -1e30f);  // a NaN counts as very small here and stays in P
-#pragma unroll
-      for (int distance = 16; distance > 0; distance /= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, distance));
-      }
-      const float now = fmaxf(most[k], ceilf(largest));
-      const float base = now == -INFINITY ? 0.0f : now;
-      const float shift = now == most[k] ? 1.0f : ptx::exp2_approx(most[k] - now);
+      const auto [base, shift] = raise(most[k], warp_max(none ? -INFINITY : for_largest(score)));
       const float weight = ptx::exp2_approx(score - base);
-      most[k] = now;
       total[k] = total[k] * shift + weight;
       if (lane == 0) floats(At::kShift)[head] = shift;
       reinterpret_cast<uint16_t*>(shared_memory + At::kP + head * At::kPRow)[lane] =
@@ -324,10 +314,7 @@ __global__ void __launch_bounds__(kThreads, H == 8 ? 2 : 1) attend_part(const __
   __syncthreads();
 #pragma unroll
   for (int k = 0; k < kWarpHeads; ++k) {
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      total[k] += __shfl_xor_sync(0xffffffff, total[k], distance);
-    }
+    total[k] = warp_sum(total[k]);
     const int in_block = warp + k * kWarps;
     const int head = first_head + in_block;
     const int64_t part_head = (static_cast<int64_t>(row) * p.splits + part) * p.heads + head;
@@ -365,10 +352,7 @@ __global__ void __launch_bounds__(kMergeThreads, 8) merge_parts(const __grid_con
   for (int part = lane; part < p.splits; part += 32) {
     most = fmaxf(most, __ldcg(c.parts + first + static_cast<int64_t>(part) * p.heads).x);
   }
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, distance));
-  }
+  most = warp_max(most);
   float total = 0;
   float4 sums = make_float4(0, 0, 0, 0);
   for (int begin = 0; begin < p.splits; begin += 32) {
@@ -394,9 +378,7 @@ __global__ void __launch_bounds__(kMergeThreads, 8) merge_parts(const __grid_con
     }
   }
   let_next_kernel_start();
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) total += __shfl_xor_sync(0xffffffff, total, distance);
-  finish(p, row, head, dim, sums, most, total, sink, rotation);
+  finish(p, row, head, dim, sums, most, warp_sum(total), sink, rotation);
 }
 
 cudaError_t launch(void (*kernel)(CombineParams), int64_t blocks, int threads, int shared_bytes, bool dependent,

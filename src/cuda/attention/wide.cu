@@ -13,6 +13,7 @@
 //   The merge of a split row is that of cluster.cu; sums are received where tiles and query were.
 #include "cuda/attention/cluster.h"
 #include "cuda/attention/merge.h"
+#include "cuda/attention/softmax.h"
 #include "cuda/ptx/cluster.h"
 #include "cuda/ptx/wgmma.h"
 
@@ -266,19 +267,16 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
           const bool masked = (none & (i % 2 == 0 ? 0xff : 0xff00)) != 0;
           float& score = s[4 * j + i];
           score = masked ? -INFINITY : score * p.scale_log2;
-          // A NaN counts as very small here and stays in P.
-          if (!masked) largest[i / 2] = fmaxf(largest[i / 2], fmaxf(score, -1e30f));
+          if (!masked) largest[i / 2] = fmaxf(largest[i / 2], for_largest(score));
         }
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         largest[half] = fmaxf(largest[half], __shfl_xor_sync(0xffffffff, largest[half], 1));
         largest[half] = fmaxf(largest[half], __shfl_xor_sync(0xffffffff, largest[half], 2));
-        const float now = fmaxf(most[half], ceilf(largest[half]));
-        shift[half] = now == most[half] ? 1.0f : ptx::exp2_approx(most[half] - now);
-        most[half] = now;
-        total[half] *= shift[half];
-        const float base = now == -INFINITY ? 0.0f : now;
+        const auto [base, factor] = raise(most[half], largest[half]);
+        shift[half] = factor;
+        total[half] *= factor;
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           const float low = ptx::exp2_approx(s[4 * j + 2 * half] - base);
