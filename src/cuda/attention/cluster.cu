@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
 
   // Needed at the very end; asked for now, and put aside when the first records have come. Angles take two loads.
   float aside = -INFINITY;
-  if (threadIdx.x < H && p.sink != nullptr) aside = __ldg(p.sink + first_head + threadIdx.x);
+  if (threadIdx.x < H) aside = load_sink(p, first_head + threadIdx.x);
   const int angle = static_cast<int>(threadIdx.x) - (kThreads - kRope);
   const int position = angle < 0 || p.positions == nullptr ? 0 : __ldg(p.positions + row);
   const auto put_aside = [&] {

@@ -55,11 +55,26 @@ __device__ __forceinline__ uint32_t encode_two_e4m3(float low, float high) {
 #endif
 }
 
+// Where an output value and the scale of its chunk go, in values and in bytes (onelane_attention_output; layout.h for
+// the host).
+struct OutputPlace {
+  int64_t value, scale;
+};
+__device__ __forceinline__ OutputPlace output_place(const AttentionParams& p, int row, int head, int dim) {
+  constexpr int kChunks = ONELANE_ATTENTION_DIM / 32;
+  const int64_t head_row = static_cast<int64_t>(row) * p.heads + head;
+  const int chunk = dim / 32;
+  if (p.output != ONELANE_OUT_FP8_GROUPED) return {head_row * ONELANE_ATTENTION_DIM + dim, head_row * kChunks + chunk};
+  const int byte = chunk * 8 + head % 8;
+  const int64_t padded_rows = (p.rows + 3) / 4 * 4;
+  return {((head_row / 8 * kChunks + chunk) * 8 + head % 8) * 32 + dim % 32,
+          ((head / 8 * 32 + byte / 4) * padded_rows + row) * 4 + byte % 4};
+}
+
 // `sums` are those of 2^(score - most) * record over all entries, `total` that of 2^(score - most); `most` is -inf for
 // a row without entries. All lanes of a warp call it for one head.
 __device__ __forceinline__ void finish(const AttentionParams& p, int row, int head, int dim, float4 sums, float most,
                                        float total, float sink, const Rotation& rotation) {
-  constexpr int kDim = ONELANE_ATTENTION_DIM;
   const bool empty = most == -INFINITY;
   // A sink far above the scores makes the denominator infinite and the output zero, as it should be.
   const float inverse = 1.0f / (total + ptx::exp2_approx(sink * 1.4426950408889634f - most));
@@ -76,8 +91,9 @@ __device__ __forceinline__ void finish(const AttentionParams& p, int row, int he
       value[2 * i + 1] = y * rotation.cosine[i] - x * rotation.sine[i];
     }
   }
+  const OutputPlace place = output_place(p, row, head, dim);
   if (p.output == ONELANE_OUT_BF16) {
-    *reinterpret_cast<uint2*>(p.out + (head_row * kDim + dim) * 2) =
+    *reinterpret_cast<uint2*>(p.out + place.value * 2) =
         make_uint2(ptx::pack_bf16(value[0], value[1]), ptx::pack_bf16(value[2], value[3]));
     return;
   }
@@ -92,19 +108,8 @@ __device__ __forceinline__ void finish(const AttentionParams& p, int row, int he
   const float to_codes = __uint_as_float((254 - code) << 23);
   const uint32_t codes = encode_two_e4m3(value[0] * to_codes, value[1] * to_codes) |
                          encode_two_e4m3(value[2] * to_codes, value[3] * to_codes) << 16;
-  const int chunk = dim / 32;
-  int64_t to, scale_to;
-  if (p.output == ONELANE_OUT_FP8) {
-    to = head_row * kDim + dim;
-    scale_to = head_row * (kDim / 32) + chunk;
-  } else {
-    to = ((head_row / 8 * (kDim / 32) + chunk) * 8 + head % 8) * 32 + dim % 32;
-    const int byte = chunk * 8 + head % 8;
-    const int64_t padded_rows = (p.rows + 3) / 4 * 4;
-    scale_to = ((head / 8 * 32 + byte / 4) * padded_rows + row) * 4 + byte % 4;
-  }
-  *reinterpret_cast<uint32_t*>(p.out + to) = codes;
-  if (dim % 32 == 0) p.out_scales[scale_to] = static_cast<uint8_t>(code);
+  *reinterpret_cast<uint32_t*>(p.out + place.value) = codes;
+  if (dim % 32 == 0) p.out_scales[place.scale] = static_cast<uint8_t>(code);
 }
 
 }  // namespace onelane::cuda

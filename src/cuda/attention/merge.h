@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/attention/cluster.h"
+#include "cuda/attention/finish.h"
 #include "cuda/ptx/memory.h"
 #include "kernels/attention/plan.h"
 
@@ -78,8 +79,8 @@ __device__ __forceinline__ void finish_octet(const AttentionParams& p, int row, 
   for (float& v : value) v = empty ? 0.0f : v * inverse;
   const int64_t head_row = static_cast<int64_t>(row) * p.heads + head;
   if (p.lse != nullptr && dim == 0) p.lse[head_row] = empty ? INFINITY : (most + log2f(total)) * 0.6931471805599453f;
-  if (p.positions != nullptr && dim >= kDim - kRope) {
-    const float* of_dim = angles + (dim - (kDim - kRope)) / 2;
+  if (is_rotated(p, dim)) {
+    const float* of_dim = angles + (dim - kFirstRotated) / 2;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float cosine = of_dim[i], sine = of_dim[kRope / 2 + i];
@@ -88,8 +89,9 @@ __device__ __forceinline__ void finish_octet(const AttentionParams& p, int row, 
       value[2 * i + 1] = y * cosine - x * sine;
     }
   }
+  const OutputPlace place = output_place(p, row, head, dim);
   if (p.output == ONELANE_OUT_BF16) {
-    *reinterpret_cast<uint4*>(p.out + (head_row * kDim + dim) * 2) =
+    *reinterpret_cast<uint4*>(p.out + place.value * 2) =
         make_uint4(ptx::pack_bf16(value[0], value[1]), ptx::pack_bf16(value[2], value[3]),
                    ptx::pack_bf16(value[4], value[5]), ptx::pack_bf16(value[6], value[7]));
     return;
@@ -107,18 +109,8 @@ __device__ __forceinline__ void finish_octet(const AttentionParams& p, int row, 
 #pragma unroll
   for (int i = 0; i < 4; ++i) packed[i] = ptx::pack_e4m3(value[2 * i] * to_codes, value[2 * i + 1] * to_codes);
   const uint2 codes = make_uint2(packed[0] | packed[1] << 16, packed[2] | packed[3] << 16);
-  const int chunk = dim / 32;
-  if (p.output == ONELANE_OUT_FP8) {
-    *reinterpret_cast<uint2*>(p.out + head_row * kDim + dim) = codes;
-    if (dim % 32 == 0) p.out_scales[head_row * (kDim / 32) + chunk] = static_cast<uint8_t>(code);
-  } else {
-    *reinterpret_cast<uint2*>(p.out + ((head_row / 8 * (kDim / 32) + chunk) * 8 + head % 8) * 32 + dim % 32) = codes;
-    if (dim % 32 == 0) {
-      const int byte = chunk * 8 + head % 8;
-      const int64_t padded_rows = (p.rows + 3) / 4 * 4;
-      p.out_scales[((head / 8 * 32 + byte / 4) * padded_rows + row) * 4 + byte % 4] = static_cast<uint8_t>(code);
-    }
-  }
+  *reinterpret_cast<uint2*>(p.out + place.value) = codes;
+  if (dim % 32 == 0) p.out_scales[place.scale] = static_cast<uint8_t>(code);
 }
 
 // Launches `kernel` with a block, or a cluster of params.splits, a row and `block_heads` heads.

@@ -195,7 +195,7 @@ __device__ __forceinline__ void load_query(const AttentionParams& p, const Block
   }
   const int i = static_cast<int>(threadIdx.x) - 128;
   if (i >= 0 && i < kHeads) {
-    sinks[i] = p.sink == nullptr ? -INFINITY : __ldg(p.sink + b.first_head + i);
+    sinks[i] = load_sink(p, b.first_head + i);
   } else if (i >= kHeads && p.positions != nullptr) {
     const int64_t position = min(max(__ldg(p.positions + b.row), 0), p.angles_count - 1);
     angles[i - kHeads] = __ldg(p.angles + position * kRope + i - kHeads);
