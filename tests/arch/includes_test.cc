@@ -30,7 +30,10 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"text", {"base"}},
     {"http", {"base"}},
     {"api", {"base", "numerics", "device", "checkpoint", "kernels", "model", "cache", "engine", "text", "http"}},
-    {"cli", {"base", "numerics", "device", "checkpoint", "kernels", "model", "cache", "engine", "text", "http", "api"}},
+    {"lane", {"base", "numerics", "checkpoint", "text", "http"}},
+    {"cli",
+     {"base", "numerics", "device", "checkpoint", "kernels", "model", "cache", "engine", "text", "http", "api",
+      "lane"}},
 };
 
 // Library -> the only files that may include it, as a prefix of their path below src/.
@@ -45,9 +48,10 @@ const std::map<std::string, std::vector<std::string>> kRooms = {
     {"onelane/", {"kernels/attention/", "cuda/", "device/plugin"}},
     {"pcre2", {"text/"}},
     {"unicode/", {"text/"}},
-    {"nlohmann/", {"checkpoint/", "text/", "api/", "cli/"}},
+    {"nlohmann/", {"checkpoint/", "text/", "api/", "lane/", "cli/"}},
     {"boost/", {"http/"}},
     {"toml++/", {"cli/"}},
+    {"openssl/", {"lane/sha256"}},
     {"prometheus/", {"api/"}},
     {"xxhash", {"cache/"}},
 };
