@@ -7,6 +7,7 @@
 #include <boost/beast/http/basic_parser.hpp>
 
 #include "base/format.h"
+#include "http/lower_case.h"
 #include "http/target.h"
 
 namespace onelane {
@@ -15,14 +16,6 @@ namespace {
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using BeastError = beast::error_code;
-
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return lower;
-}
 
 std::string_view view(beast::string_view text) { return {text.data(), text.size()}; }
 

@@ -1,5 +1,7 @@
 #include "http/target.h"
 
+#include <algorithm>
+#include <charconv>
 #include <optional>
 
 #include "base/format.h"
@@ -87,6 +89,53 @@ Result<RequestTarget> parse_target(std::string_view target) {
     }
     parsed.query.emplace_back(std::move(key), std::move(value));
   }
+  return parsed;
+}
+
+std::string HttpUrl::authority() const {
+  return host.find(':') == std::string::npos ? format("{}:{}", host, port) : format("[{}]:{}", host, port);
+}
+
+Result<HttpUrl> parse_http_url(std::string_view url) {
+  const auto refuse = [&](std::string_view why) {
+    return Error{
+        ErrorCode::kInvalidArgument,
+        format("URL \"{}\": {}; expected http://HOST[:PORT][/PREFIX], for instance http://127.0.0.1:8000", url, why)};
+  };
+  constexpr std::string_view kScheme = "http://";
+  if (url.starts_with("https://")) return refuse("https is not supported");
+  if (!url.starts_with(kScheme)) return refuse("it does not begin with http://");
+  for (const char c : url) {
+    if (c <= ' ' || c == '\x7f') return refuse("a space or control character");
+  }
+  if (url.find_first_of("?#") != std::string_view::npos) return refuse("a query or fragment has no place here");
+
+  std::string_view rest = url.substr(kScheme.size());
+  const size_t slash = std::min(rest.find('/'), rest.size());
+  std::string_view authority = rest.substr(0, slash);
+  HttpUrl parsed;
+  parsed.prefix = rest.substr(slash);
+  while (parsed.prefix.ends_with('/')) parsed.prefix.pop_back();
+
+  if (authority.find('@') != std::string_view::npos) return refuse("user names are not supported");
+  if (authority.starts_with('[')) {
+    const size_t bracket = authority.find(']');
+    if (bracket == std::string_view::npos) return refuse("'[' without ']'");
+    parsed.host = authority.substr(1, bracket - 1);
+    if (parsed.host.find(':') == std::string::npos) return refuse("brackets are for IPv6 addresses");
+    authority.remove_prefix(bracket + 1);
+  } else {
+    const size_t colon = std::min(authority.find(':'), authority.size());
+    parsed.host = authority.substr(0, colon);
+    authority.remove_prefix(colon);
+  }
+  if (parsed.host.empty()) return refuse("the host is missing");
+  if (authority.empty()) return parsed;
+  if (authority[0] != ':') return refuse("']' must be followed by a port or a path");
+  authority.remove_prefix(1);
+  const auto [end, error] = std::from_chars(authority.data(), authority.data() + authority.size(), parsed.port);
+  const bool number = error == std::errc() && end == authority.data() + authority.size();
+  if (!number || parsed.port < 1 || parsed.port > 65535) return refuse("the port is not a number from 1 to 65535");
   return parsed;
 }
 

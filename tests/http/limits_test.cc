@@ -27,7 +27,7 @@ TEST_P(HttpWrongRequest, IsRefusedByName) {
         exchange->respond({});
       },
       {.max_body_bytes = 100, .max_header_bytes = 1000});
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.send(GetParam().request);
   const auto response = client.read_response();
   ASSERT_TRUE(response);
@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(HttpLimits, LetThroughWhatJustFits) {
   RunningServer server(answer_ok, {.max_body_bytes = 100, .max_header_bytes = 1000});
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   const std::string rest = "GET / HTTP/1.1\r\nHost: t\r\nX: \r\n\r\n";
   client.send("GET / HTTP/1.1\r\nHost: t\r\nX: " + std::string(1000 - rest.size(), 'x') + "\r\n\r\n");
   EXPECT_EQ(client.read_response()->status, 200);
@@ -112,7 +112,7 @@ TEST(HttpLimits, LetThroughWhatJustFits) {
 
 TEST(HttpLimits, CountAHeaderThatTricklesIn) {
   RunningServer server(answer_ok, {.max_header_bytes = 1000});
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.send("GET / HTTP/1.1\r\nHost: t\r\n");
   bool open = true;
   for (int i = 0; i < 200 && open; ++i) {
@@ -124,7 +124,7 @@ TEST(HttpLimits, CountAHeaderThatTricklesIn) {
 
 TEST(HttpLimits, AnswerReachesAClientThatIsStillSending) {
   RunningServer server(answer_ok, {.max_body_bytes = 1000});
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.send(post_with("Content-Length: 8000000\r\n", ""));
   std::thread sender([&] { client.send(std::string(8000000, 'x')); });
   const auto response = client.read_response();
@@ -135,7 +135,7 @@ TEST(HttpLimits, AnswerReachesAClientThatIsStillSending) {
 
 TEST(HttpLimits, RefuseConnectionsBeyondTheirNumber) {
   RunningServer server(answer_ok, {.max_connections = 3});
-  std::vector<HttpClient> clients;
+  std::vector<RawHttpClient> clients;
   for (int i = 0; i < 3; ++i) {
     clients.push_back(server.client());
     clients.back().get("/in");
@@ -143,7 +143,7 @@ TEST(HttpLimits, RefuseConnectionsBeyondTheirNumber) {
   }
   EXPECT_EQ(server->connections(), 3);
   for (int i = 0; i < 200; ++i) {  // more than are told so at one time
-    HttpClient refused = server.client();
+    RawHttpClient refused = server.client();
     const auto response = refused.read_response();
     if (i == 0) {
       ASSERT_TRUE(response);
@@ -153,30 +153,30 @@ TEST(HttpLimits, RefuseConnectionsBeyondTheirNumber) {
   }
   clients.pop_back();
   ASSERT_TRUE(eventually([&] { return server->connections() == 2; }));
-  HttpClient next = server.client();
+  RawHttpClient next = server.client();
   next.get("/next");
   EXPECT_EQ(next.read_response()->status, 200);
 }
 
 TEST(HttpLimits, SlowHeadersAndBodiesTimeOut) {
   RunningServer server(answer_ok, {.header_timeout_seconds = 0.1});
-  HttpClient header = server.client();
+  RawHttpClient header = server.client();
   header.send("GET / HTTP/1.1\r\nHo");
-  HttpClient body = server.client();
+  RawHttpClient body = server.client();
   body.send(post_with("Content-Length: 100\r\n", "abc"));
-  for (HttpClient* client : {&header, &body}) {
+  for (RawHttpClient* client : {&header, &body}) {
     const auto response = client->read_response();
     ASSERT_TRUE(response);
     EXPECT_EQ(response->status, 408);
     EXPECT_TRUE(client->closed_by_server());
   }
-  HttpClient silent = server.client();  // has asked for nothing, so there is nothing to answer
+  RawHttpClient silent = server.client();  // has asked for nothing, so there is nothing to answer
   EXPECT_TRUE(silent.closed_by_server());
 }
 
 TEST(HttpLimits, ABodyMayTakeLongAsLongAsBytesCome) {
   RunningServer server(answer_ok, {.header_timeout_seconds = 1.5});
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.send(post_with("Content-Length: 20\r\n", ""));
   for (int i = 0; i < 20; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -187,7 +187,7 @@ TEST(HttpLimits, ABodyMayTakeLongAsLongAsBytesCome) {
 
 TEST(HttpLimits, IdleConnectionsAreClosed) {
   RunningServer server(answer_ok, {.idle_timeout_seconds = 0.1});
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.get("/");
   EXPECT_EQ(client.read_response()->status, 200);
   EXPECT_TRUE(client.closed_by_server());
@@ -202,7 +202,7 @@ TEST(HttpLimits, AHandlerMayThinkAsLongAsItLikes) {
       },
       {.header_timeout_seconds = 0.05, .idle_timeout_seconds = 0.05, .write_timeout_seconds = 0.05});
   self = &*server;
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.get("/");
   const auto response = client.read_response();
   ASSERT_TRUE(response);
@@ -214,7 +214,7 @@ TEST(HttpLimits, OutOfDescriptorsTheServerWaits) {
   GTEST_SKIP() << "the sanitizer's own checks open descriptors and take their failure for a bad pointer";
 #endif
   RunningServer server(answer_ok);
-  std::vector<HttpClient> clients;
+  std::vector<RawHttpClient> clients;
   for (int i = 0; i < 4; ++i) clients.emplace_back(server.client());
   ASSERT_TRUE(eventually([&] { return server->connections() == 4; }));
   rlimit saved{};
@@ -226,7 +226,7 @@ TEST(HttpLimits, OutOfDescriptorsTheServerWaits) {
   rlimit low = saved;
   low.rlim_cur = static_cast<rlim_t>(probe) + 1;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
-  HttpClient waiting = server.client();
+  RawHttpClient waiting = server.client();
   EXPECT_TRUE(waiting.connected());
   waiting.get("/");
   std::this_thread::sleep_for(std::chrono::milliseconds(100));

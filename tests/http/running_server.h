@@ -35,8 +35,8 @@ class RunningServer {
   }
   HttpServer& operator*() { return *server_; }
   HttpServer* operator->() { return server_.get(); }
-  HttpClient client(int receive_buffer = 0) {
-    return HttpClient(server_->port(), std::chrono::seconds(20), receive_buffer);
+  RawHttpClient client(int receive_buffer = 0) {
+    return RawHttpClient(server_->port(), std::chrono::seconds(20), receive_buffer);
   }
 
   // Runs on the I/O thread, and waits.

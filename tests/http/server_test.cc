@@ -28,7 +28,7 @@ TEST(HttpRequest, FindsHeadersByLowerCaseName) {
 
 TEST(HttpServer, AnswersEveryMethod) {
   RunningServer server(echo);
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   for (const std::string method : {"GET", "POST", "OPTIONS", "DELETE", "PUT", "PATCH", "BREW"}) {
     client.send(method + " /a%20b?x=1&y=%26+2 HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\nhi");
     const auto response = client.read_response();
@@ -44,7 +44,7 @@ TEST(HttpServer, AnswersEveryMethod) {
 
 TEST(HttpServer, SendsNoBodyToHead) {
   RunningServer server(echo);
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.send("HEAD /x HTTP/1.1\r\nHost: t\r\n\r\nGET /y HTTP/1.1\r\nHost: t\r\n\r\n");
   const auto head = client.read_response(true);
   ASSERT_TRUE(head);
@@ -60,7 +60,7 @@ TEST(HttpServer, StreamsInChunks) {
     exchange->write("third");
     exchange->finish();
   });
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   for (int round = 0; round < 3; ++round) {
     client.get("/");
     const auto response = client.read_response();
@@ -79,7 +79,7 @@ TEST(HttpServer, StreamsToOldClientsUntilItCloses) {
     exchange->write("two");
     exchange->finish();
   });
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
   const auto response = client.read_response();
   ASSERT_TRUE(response);
@@ -100,7 +100,7 @@ TEST(HttpServer, KeepsConnectionsAsTheClientAsks) {
                         Case{"GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n", false, "close"},
                         Case{"GET / HTTP/1.0\r\n\r\n", false, "close"},
                         Case{"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", true, "keep-alive"}}) {
-    HttpClient client = server.client();
+    RawHttpClient client = server.client();
     client.send(c.request);
     const auto response = client.read_response();
     ASSERT_TRUE(response) << c.request;
@@ -121,7 +121,7 @@ TEST(HttpServer, AnswersPipelinedRequestsInOrder) {
     self->post_after(0.001, [exchange, path = request.path] { exchange->respond({.body = path}); });
   });
   self = &*server;
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   std::string all;
   for (int i = 0; i < 100; ++i) {
     all += "POST /" + std::to_string(i) + " HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc\r\n";
@@ -142,7 +142,7 @@ TEST(HttpServer, TakesMoreReadAheadThanItKeeps) {
     self->post_after(wait, [exchange, path = request.path] { exchange->respond({.body = path}); });
   });
   self = &*server;
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   std::thread sender([&] {
     for (int i = 0; i < 100; ++i) client.post("/" + std::to_string(i), std::string(4000, 'x'));
   });
@@ -152,7 +152,7 @@ TEST(HttpServer, TakesMoreReadAheadThanItKeeps) {
 
 TEST(HttpServer, AnswersWhatAHalfClosedClientSent) {
   RunningServer server(echo);
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.get("/1");
   client.get("/2");
   client.shut_down_sending();
@@ -166,7 +166,7 @@ TEST(HttpServer, ReadsRequestsCutAnywhere) {
   const std::string request =
       "POST /cut?a=%41 HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1;x=y\r\nd\r\n0\r\nT: "
       "1\r\n\r\n";
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   for (size_t cut = 1; cut < request.size(); ++cut) {
     client.send(request.substr(0, cut));
     server.on_io_thread([] {});  // most cuts are seen as cuts
@@ -186,7 +186,7 @@ TEST(HttpServer, DropsTrailers) {
     authorization = request.header("authorization");
     exchange->respond({});
   });
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.send("POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nAuthorization: x\r\n\r\n");
   EXPECT_EQ(client.read_response()->status, 200);
   EXPECT_EQ(authorization, "");
@@ -194,7 +194,7 @@ TEST(HttpServer, DropsTrailers) {
 
 TEST(HttpServer, SaysContinueOnlyIfAsked) {
   RunningServer server(echo);
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.send("POST /c HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
   EXPECT_EQ(client.read_response()->status, 100);
   client.send("hi");
@@ -217,12 +217,12 @@ TEST(HttpServer, AnswersFromAnyThread) {
   });
   std::string expected;
   for (int i = 0; i < 500; ++i) expected += std::to_string(i) + ",";
-  std::vector<HttpClient> clients;
+  std::vector<RawHttpClient> clients;
   for (int i = 0; i < 8; ++i) {
     clients.push_back(server.client());
     clients.back().get("/");
   }
-  for (HttpClient& client : clients) {
+  for (RawHttpClient& client : clients) {
     const auto response = client.read_response();
     ASSERT_TRUE(response);
     EXPECT_EQ(response->body, expected);
@@ -234,7 +234,7 @@ TEST(HttpServer, SendsLargeAnswersWhole) {
   RunningServer server([](const HttpRequest&, const std::shared_ptr<HttpExchange>& exchange) {
     exchange->respond({.body = std::string(size_t{20} << 20, 'x')});  // over max_queued_bytes: that is for streams
   });
-  HttpClient client = server.client(4096);
+  RawHttpClient client = server.client(4096);
   client.get("/");
   EXPECT_EQ(client.read_response()->body.size(), size_t{20} << 20);
 }
@@ -245,7 +245,7 @@ TEST(HttpServer, AnswersForHandlersThatDoNot) {
     if (request.path == "/half") exchange->start({.body = "half"});
     exchange.reset();
   });
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   for (const std::string path : {"/drop", "/throw"}) {
     client.get(path);
     const auto response = client.read_response();
@@ -270,7 +270,7 @@ TEST(HttpServer, IgnoresCallsOutOfOrder) {
     exchange->write("too late");
     exchange->respond({.body = "d"});
   });
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   for (int round = 0; round < 2; ++round) {
     client.get("/");
     EXPECT_EQ(client.read_response()->body, "a");
@@ -281,7 +281,7 @@ TEST(HttpServer, KeepsAnswersFromForgingHeaders) {
   RunningServer server([](const HttpRequest&, const std::shared_ptr<HttpExchange>& exchange) {
     exchange->respond({.headers = {{"X-Id", "a\r\nX-Forged: 1"}, {"Content-Length", "7"}}, .body = "b"});
   });
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.get("/");
   const auto response = client.read_response();
   EXPECT_EQ(response->header("x-id"), "a  X-Forged: 1");
@@ -293,7 +293,7 @@ TEST(HttpServer, LeavesOutTheBodyWhereThereIsNone) {
   RunningServer server([](const HttpRequest&, const std::shared_ptr<HttpExchange>& exchange) {
     exchange->respond({.status = 204, .headers = {{"Allow", "GET"}}, .body = "nothing"});
   });
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   for (int round = 0; round < 2; ++round) {
     client.send("OPTIONS * HTTP/1.1\r\nHost: t\r\n\r\n");
     const auto response = client.read_response();
@@ -334,7 +334,7 @@ TEST(HttpServer, NamesThePeer) {
     peer = request.peer;
     exchange->respond({});
   });
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.get("/");
   ASSERT_TRUE(client.read_response());
   EXPECT_EQ(peer.substr(0, 10), "127.0.0.1:");

@@ -49,7 +49,7 @@ TEST(HttpHangUp, IsNoticedWhileTheHandlerThinks) {
   for (const bool reset : {false, true}) {
     Held held;
     RunningServer server(held.handler());
-    HttpClient client = server.client();
+    RawHttpClient client = server.client();
     client.get("/think");
     const auto exchange = held.get(0);
     EXPECT_EQ(held.closed, 0);
@@ -68,7 +68,7 @@ TEST(HttpHangUp, IsNoticedDuringASilentStream) {
   for (const bool reset : {false, true}) {
     Held held;
     RunningServer server(held.handler());
-    HttpClient client = server.client();
+    RawHttpClient client = server.client();
     client.get("/stream");
     ASSERT_TRUE(client.read_head());
     EXPECT_EQ(client.read_chunk(), "begin");
@@ -83,7 +83,7 @@ TEST(HttpHangUp, IsNoticedDuringASilentStream) {
 TEST(HttpHangUp, IsNoticedBehindPipelinedRequests) {
   Held held;
   RunningServer server(held.handler());
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.get("/think");
   held.get(0);
   for (int i = 0; i < 40; ++i) client.post("/later", std::string(4000, 'x'));  // more than the server reads ahead
@@ -97,7 +97,7 @@ TEST(HttpHangUp, BeforeARequestIsCompleteReachesNoHandler) {
   RunningServer server(held.handler());
   const std::string request = "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nabcd";
   for (size_t length = 0; length <= request.size(); ++length) {
-    HttpClient client = server.client();
+    RawHttpClient client = server.client();
     client.send(request.substr(0, length));
     if (length % 2 == 0) {
       client.reset();
@@ -117,7 +117,7 @@ TEST(HttpHangUp, IsToldToWhomAsksTooLate) {
     exchange = std::move(given);
     handled = true;
   });
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.get("/");
   ASSERT_TRUE(eventually([&] { return handled.load(); }));
   client.close();
@@ -130,7 +130,7 @@ TEST(HttpHangUp, IsToldToWhomAsksTooLate) {
 TEST(HttpHangUp, IsNotCalledForCompleteAnswers) {
   Held held;
   RunningServer server(held.handler());
-  HttpClient client = server.client();
+  RawHttpClient client = server.client();
   client.get("/stream");
   held.get(0)->finish();
   EXPECT_TRUE(client.read_response()->complete);
@@ -143,7 +143,7 @@ TEST(HttpHangUp, IsNotCalledForCompleteAnswers) {
 TEST(HttpBackPressure, CountsWhatTheClientHasNotTaken) {
   Held held;
   RunningServer server(held.handler(), {.max_queued_bytes = size_t{64} << 20});
-  HttpClient client = server.client(4096);
+  RawHttpClient client = server.client(4096);
   client.get("/stream");
   const auto exchange = held.get(0);
   constexpr size_t kPieces = 200;
@@ -161,7 +161,7 @@ TEST(HttpBackPressure, CountsWhatTheClientHasNotTaken) {
 TEST(HttpBackPressure, SmallPiecesArriveAsTheyWereWritten) {
   Held held;
   RunningServer server(held.handler(), {.max_queued_bytes = size_t{64} << 20});
-  HttpClient client = server.client(4096);
+  RawHttpClient client = server.client(4096);
   client.get("/stream");
   const auto exchange = held.get(0);
   std::string expected = "begin";
@@ -177,8 +177,8 @@ TEST(HttpBackPressure, SmallPiecesArriveAsTheyWereWritten) {
 TEST(HttpBackPressure, DropsAReaderThatFallsTooFarBehind) {
   Held held;
   RunningServer server(held.handler(), {.max_queued_bytes = 100000});
-  HttpClient slow = server.client(4096);
-  HttpClient other = server.client();
+  RawHttpClient slow = server.client(4096);
+  RawHttpClient other = server.client();
   slow.get("/stream");
   const auto exchange = held.get(0);
   other.get("/stream");
@@ -198,7 +198,7 @@ TEST(HttpBackPressure, DropsAReaderThatTakesNothingForTooLong) {
   for (const bool stream : {true, false}) {
     Held held;
     RunningServer server(held.handler(), {.max_queued_bytes = size_t{64} << 20, .write_timeout_seconds = 0.2});
-    HttpClient client = server.client(4096);
+    RawHttpClient client = server.client(4096);
     client.get(stream ? "/stream" : "/whole");
     const auto exchange = held.get(0);
     const std::string body(size_t{16} << 20, 'x');
@@ -213,7 +213,7 @@ TEST(HttpStreams, TwoHundredAtOnceAndNoDescriptorLost) {
   {
     Held held;
     RunningServer server(held.handler());
-    std::vector<HttpClient> clients;
+    std::vector<RawHttpClient> clients;
     for (int i = 0; i < 200; ++i) {
       clients.push_back(server.client());
       clients.back().get("/stream");
@@ -238,17 +238,17 @@ TEST(HttpStreams, TwoHundredAtOnceAndNoDescriptorLost) {
 TEST(HttpDrain, LetsStreamsFinishAndTakesNothingNew) {
   Held held;
   RunningServer server(held.handler());
-  HttpClient idle = server.client();
+  RawHttpClient idle = server.client();
   idle.get("/stream");
   held.get(0)->finish();
   ASSERT_TRUE(idle.read_response());
-  HttpClient stream = server.client();
+  RawHttpClient stream = server.client();
   stream.get("/stream");
   ASSERT_TRUE(stream.read_head());
-  HttpClient waiting = server.client();
+  RawHttpClient waiting = server.client();
   waiting.get("/think");
   held.get(2);
-  HttpClient halfway = server.client();
+  RawHttpClient halfway = server.client();
   halfway.send("GET /stream HT");
   ASSERT_TRUE(eventually([&] { return server->connections() == 4; }));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the half request is read, most likely
@@ -280,9 +280,9 @@ TEST(HttpDrain, LetsStreamsFinishAndTakesNothingNew) {
 TEST(HttpDrain, StopClosesEverythingAndTellsTheHandlers) {
   Held held;
   auto server = std::make_unique<RunningServer>(held.handler());
-  HttpClient stream = server->client();
+  RawHttpClient stream = server->client();
   stream.get("/stream");
-  HttpClient idle = server->client();
+  RawHttpClient idle = server->client();
   const auto exchange = held.get(0);
   (*server)->stop();
   server->join();
@@ -300,7 +300,7 @@ TEST(HttpDrain, StopClosesEverythingAndTellsTheHandlers) {
 TEST(HttpDrain, ServersThatNeverRanGoQuietly) {
   auto created = HttpServer::create({.port = 0}, [](const HttpRequest&, const std::shared_ptr<HttpExchange>&) {});
   ASSERT_TRUE(created);
-  HttpClient client((*created)->port());
+  RawHttpClient client((*created)->port());
   client.get("/");
   (*created)->post([] { FAIL(); });
   (*created)->post_after(0, [] { FAIL(); });

@@ -35,10 +35,10 @@ struct ClientResponse {
   }
 };
 
-class HttpClient {
+class RawHttpClient {
  public:
   // Waits at most `patience` for anything, then gives up as if the server had closed.
-  explicit HttpClient(int port, std::chrono::seconds patience = std::chrono::seconds(20), int receive_buffer = 0)
+  explicit RawHttpClient(int port, std::chrono::seconds patience = std::chrono::seconds(20), int receive_buffer = 0)
       : patience_(patience) {
     socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (receive_buffer > 0) ::setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
@@ -50,13 +50,13 @@ class HttpClient {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     connected_ = ::connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
   }
-  ~HttpClient() { close(); }
-  HttpClient(HttpClient&& other) noexcept
+  ~RawHttpClient() { close(); }
+  RawHttpClient(RawHttpClient&& other) noexcept
       : patience_(other.patience_),
         socket_(std::exchange(other.socket_, -1)),
         connected_(other.connected_),
         input_(std::move(other.input_)) {}
-  HttpClient& operator=(HttpClient&&) = delete;
+  RawHttpClient& operator=(RawHttpClient&&) = delete;
 
   bool connected() const { return connected_; }
   int socket() const { return socket_; }
