@@ -1,17 +1,29 @@
-// The fields of lane-receipt/1, listed once: the writer and the reader of receipt_json.cc both walk this list, and the
-// order here is the order in the file.
+// The fields of lane-receipt/1, listed once (struct_json.h); the order here is the order in the file.
 #pragma once
 
-#include <concepts>
-#include <type_traits>
-
 #include "lane/receipt.h"
+#include "lane/struct_json.h"
 
 namespace onelane {
 
-// `T` is `S` or `const S`.
-template <class T, class S>
-concept Some = std::same_as<std::remove_const_t<T>, S>;
+inline const EnumNames<Verdict>& names_of(Verdict) {
+  static const EnumNames<Verdict> names = {
+      {Verdict::kPass, "PASS"}, {Verdict::kFail, "FAIL"}, {Verdict::kNotRun, "NOT_RUN"}, {Verdict::kVoid, "VOID"}};
+  return names;
+}
+
+inline const EnumNames<ReceiptKind>& names_of(ReceiptKind) {
+  static const EnumNames<ReceiptKind> names = {{ReceiptKind::kBench, "bench"}, {ReceiptKind::kGate, "gate"},
+                                               {ReceiptKind::kSoak, "soak"},   {ReceiptKind::kAb, "ab"},
+                                               {ReceiptKind::kDrill, "drill"}, {ReceiptKind::kPromotion, "promotion"}};
+  return names;
+}
+
+inline const EnumNames<ArmRole>& names_of(ArmRole) {
+  static const EnumNames<ArmRole> names = {
+      {ArmRole::kNone, "NONE"}, {ArmRole::kControl, "CTL"}, {ArmRole::kCandidate, "CAND"}, {ArmRole::kNull, "NULL"}};
+  return names;
+}
 
 template <class V>
 void visit(V& v, Some<ReceiptProtocol> auto& x) {

@@ -52,6 +52,7 @@ const std::map<std::string, std::vector<std::string>> kRooms = {
     {"boost/", {"http/", "lane/stats.cc"}},
     {"toml++/", {"cli/"}},
     {"openssl/", {"lane/sha256"}},
+    {"sqlite3", {"lane/receipt_store"}},
     {"prometheus/", {"api/"}},
     {"xxhash", {"cache/"}},
 };
