@@ -1,15 +1,16 @@
-# Files as bytes of the program, so that the page needs no folder beside the binary. Included it defines
-#   onelane_embed(OUTPUT.cc PATH=FILE...)   PATH: what a browser asks for; FILE: where it comes from
-# and as a script (cmake -P) it writes OUTPUT.cc: page_files() of src/api/page.h.
+# Files as bytes of the program, so that they need no folder beside the binary. Included it defines
+#   onelane_embed(OUTPUT.cc HEADER FUNCTION PATH=FILE...)   PATH: the name in the program; FILE: where it comes from
+# and as a script (cmake -P) it writes OUTPUT.cc: std::span<const EmbeddedFile> FUNCTION(), which HEADER declares.
 if(NOT CMAKE_SCRIPT_MODE_FILE)
   set_property(GLOBAL PROPERTY ONELANE_EMBED "${CMAKE_CURRENT_LIST_FILE}")
 
-  function(onelane_embed output)
+  function(onelane_embed output header function)
     get_property(script GLOBAL PROPERTY ONELANE_EMBED)
     list(TRANSFORM ARGN REPLACE "^[^=]*=" "" OUTPUT_VARIABLE files)
     list(JOIN ARGN "|" entries)
     add_custom_command(OUTPUT "${output}" VERBATIM DEPENDS ${files} "${script}"
-                       COMMAND "${CMAKE_COMMAND}" "-DOUTPUT=${output}" "-DENTRIES=${entries}" -P "${script}")
+                       COMMAND "${CMAKE_COMMAND}" "-DOUTPUT=${output}" "-DHEADER=${header}" "-DFUNCTION=${function}"
+                       "-DENTRIES=${entries}" -P "${script}")
   endfunction()
   return()
 endif()
@@ -19,6 +20,7 @@ set(type_html "text/html; charset=utf-8")
 set(type_css "text/css; charset=utf-8")
 set(type_js "text/javascript; charset=utf-8")
 set(type_svg "image/svg+xml")
+set(type_json "application/json")
 
 string(REPLACE "|" ";" ENTRIES "${ENTRIES}")
 set(bytes "")
@@ -45,18 +47,18 @@ endforeach()
 
 file(WRITE "${OUTPUT}"
 "// Written by cmake/embed.cmake.
-#include \"api/page.h\"
+#include \"${HEADER}\"
 
 namespace onelane {
 namespace {
 
 ${bytes}
-constexpr PageFile kFiles[] = {
+constexpr EmbeddedFile kFiles[] = {
 ${table}};
 
 }  // namespace
 
-std::span<const PageFile> page_files() { return kFiles; }
+std::span<const EmbeddedFile> ${FUNCTION}() { return kFiles; }
 
 }  // namespace onelane
 ")

@@ -10,7 +10,7 @@ packages=(g++ cmake ninja-build ccache pkg-config nlohmann-json3-dev libcli11-de
           libssl-dev libsqlite3-dev)
 if [[ "${1:-}" == --tests ]]; then
   packages+=(libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-19 libclang-rt-19-dev python3-venv
-             chromium fonts-dejavu-core)
+             chromium fonts-dejavu-core bubblewrap)
 fi
 
 missing=()

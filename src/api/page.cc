@@ -23,7 +23,8 @@ void serve(HttpRequest request, const std::shared_ptr<ApiExchange>& exchange) {
 
 std::optional<HttpResponse> page_response(const HttpRequest& request) {
   const auto files = page_files();
-  const auto file = std::find_if(files.begin(), files.end(), [&](const PageFile& f) { return f.path == request.path; });
+  const auto file =
+      std::find_if(files.begin(), files.end(), [&](const EmbeddedFile& f) { return f.path == request.path; });
   if (file == files.end()) return std::nullopt;
 
   HttpResponse response{.content_type = std::string(file->content_type),

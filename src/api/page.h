@@ -6,22 +6,16 @@
 
 #include <optional>
 #include <span>
-#include <string_view>
 
+#include "base/embedded_file.h"
 #include "http/server.h"
 
 namespace onelane {
 
 class Router;
 
-struct PageFile {
-  std::string_view path;  // "/", "/ui/main.js"
-  std::string_view content_type;
-  std::string_view etag;  // of the bytes, quotes included
-  std::string_view bytes;
-};
-
-std::span<const PageFile> page_files();
+// Their paths are what a browser asks for: "/", "/ui/main.js".
+std::span<const EmbeddedFile> page_files();
 
 // The answer to a GET or HEAD: 200, or 304 when the client has these bytes; nothing when the page has no such file.
 // Paths are compared as a whole, so there is no way out of the table.

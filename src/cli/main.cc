@@ -15,6 +15,7 @@
 #include "cli/score.h"
 #include "cli/serve.h"
 #include "cli/tokenize.h"
+#include "cli/workloads.h"
 #include "device/plugin.h"
 
 namespace onelane {
@@ -48,12 +49,12 @@ void add_generation(CLI::App& app, GenerateOptions& options) {
 // Registers one subcommand; `run` is called after a successful parse and gives the exit code.
 struct Subcommands {
   CLI::App& app;
-  int exit_code = 0;
+  int& exit_code;  // outlives the parse
 
   template <class Run>
   CLI::App& add(const char* name, const char* description, Run run) {
     CLI::App* sub = app.add_subcommand(name, description);
-    sub->callback([this, run] { exit_code = run(); });
+    sub->callback([&code = exit_code, run] { code = run(); });
     return *sub;
   }
 };
@@ -183,13 +184,26 @@ void add_doctor(Subcommands& commands, DoctorOptions& options) {
                [&options] { return run_doctor(options); });
 }
 
+void add_workloads(Subcommands& commands, std::string& id) {
+  CLI::App& app = *commands.app.add_subcommand("workloads", "the frozen prompts of the workload classes");
+  app.require_subcommand(1);
+  Subcommands inner{app, commands.exit_code};
+  inner.add("list", "the classes", list_workloads);
+  inner.add("show", "the chat request of a prompt, as JSON", [&id] { return show_workload(id); })
+      .add_option("prompt", id, "a class and a number: code/07")
+      ->required();
+  inner.add("verify", "hold the files against their protocol, and the oracles against reference answers",
+            verify_workloads);
+}
+
 int run(int argc, char** argv) {
   CLI::App app("onelane: DeepSeek-V4.1-Flash and V4-Flash for one impatient user");
   app.require_subcommand(1);
   app.set_version_flag("--version", ONELANE_VERSION);
   app.get_formatter()->column_width(34);
 
-  Subcommands commands{app};
+  int exit_code = 0;
+  Subcommands commands{app, exit_code};
   GenerateCommand generate;
   ChatCommand chat;
   ScoreCommand score;
@@ -199,6 +213,7 @@ int run(int argc, char** argv) {
   EncodeCommand encode;
   ParseCommand parse;
   DoctorOptions doctor;
+  std::string workload;
   chat.options.max_tokens = 1024;
   chat.options.sampling = {.temperature = 0.6f, .top_p = 0.95f, .seed = 0};
   add_generate(commands, generate);
@@ -211,6 +226,7 @@ int run(int argc, char** argv) {
   add_encode(commands, encode);
   add_parse(commands, parse);
   add_doctor(commands, doctor);
+  add_workloads(commands, workload);
 
   try {
     app.parse(argc, argv);
@@ -218,7 +234,7 @@ int run(int argc, char** argv) {
     // --help and --version end here too, with code 0 and on stdout.
     return app.exit(error, std::cout, std::cerr) == 0 ? 0 : 2;
   }
-  return commands.exit_code;
+  return exit_code;
 }
 
 }  // namespace

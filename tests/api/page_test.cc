@@ -55,7 +55,7 @@ TEST(Page, HasNothingElse) {
 }
 
 TEST(Page, ForbidsForeignCodeAndDestinations) {
-  for (const PageFile& file : page_files()) {
+  for (const EmbeddedFile& file : page_files()) {
     auto headers = headers_of(*page_response(get(std::string(file.path))));
     const std::string policy = headers["content-security-policy"];
     EXPECT_TRUE(policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"));
@@ -71,7 +71,7 @@ TEST(Page, ForbidsForeignCodeAndDestinations) {
 
 TEST(Page, SaysWhenTheClientHasTheBytes) {
   std::map<std::string, int> tags;
-  for (const PageFile& file : page_files()) {
+  for (const EmbeddedFile& file : page_files()) {
     HttpRequest request = get(std::string(file.path));
     const std::string etag = headers_of(*page_response(request))["etag"];
     EXPECT_EQ(etag.size(), 18) << etag;
@@ -90,7 +90,7 @@ TEST(Page, SaysWhenTheClientHasTheBytes) {
 
 // What the policy would block, and what the page would miss without a network.
 TEST(Page, HoldsNothingInlineAndNothingExternal) {
-  for (const PageFile& file : page_files()) {
+  for (const EmbeddedFile& file : page_files()) {
     const std::string_view text = file.bytes;
     if (file.path == "/") {
       for (const char* inline_code :
