@@ -1,21 +1,19 @@
-// `onelane`: the command line. The only file that includes CLI11; every subcommand has a file of its own.
+// `onelane`: the command line. Every subcommand has a file of its own; those that measure are added by measuring.cc.
 //
 // Exit codes: 0 done, 1 failed, 2 used wrongly. Results go to stdout, everything else to stderr.
 #include <cstdio>
 #include <iostream>
-
-#include <CLI/CLI.hpp>
 
 #include "cli/chat.h"
 #include "cli/doctor.h"
 #include "cli/encode.h"
 #include "cli/generate.h"
 #include "cli/inspect.h"
+#include "cli/measuring.h"
 #include "cli/parse.h"
 #include "cli/score.h"
 #include "cli/serve.h"
 #include "cli/tokenize.h"
-#include "cli/workloads.h"
 #include "device/plugin.h"
 
 namespace onelane {
@@ -45,19 +43,6 @@ void add_generation(CLI::App& app, GenerateOptions& options) {
       ->check(CLI::Range(0, kMaxDraftDepth))
       ->capture_default_str();
 }
-
-// Registers one subcommand; `run` is called after a successful parse and gives the exit code.
-struct Subcommands {
-  CLI::App& app;
-  int& exit_code;  // outlives the parse
-
-  template <class Run>
-  CLI::App& add(const char* name, const char* description, Run run) {
-    CLI::App* sub = app.add_subcommand(name, description);
-    sub->callback([&code = exit_code, run] { code = run(); });
-    return *sub;
-  }
-};
 
 void add_generate(Subcommands& commands, GenerateCommand& command) {
   CLI::App& app = commands.add("generate", "continue a text", [&command] { return run_generate(command); });
@@ -184,18 +169,6 @@ void add_doctor(Subcommands& commands, DoctorOptions& options) {
                [&options] { return run_doctor(options); });
 }
 
-void add_workloads(Subcommands& commands, std::string& id) {
-  CLI::App& app = *commands.app.add_subcommand("workloads", "the frozen prompts of the workload classes");
-  app.require_subcommand(1);
-  Subcommands inner{app, commands.exit_code};
-  inner.add("list", "the classes", list_workloads);
-  inner.add("show", "the chat request of a prompt, as JSON", [&id] { return show_workload(id); })
-      .add_option("prompt", id, "a class and a number: code/07")
-      ->required();
-  inner.add("verify", "hold the files against their protocol, and the oracles against reference answers",
-            verify_workloads);
-}
-
 int run(int argc, char** argv) {
   CLI::App app("onelane: DeepSeek-V4.1-Flash and V4-Flash for one impatient user");
   app.require_subcommand(1);
@@ -213,7 +186,6 @@ int run(int argc, char** argv) {
   EncodeCommand encode;
   ParseCommand parse;
   DoctorOptions doctor;
-  std::string workload;
   chat.options.max_tokens = 1024;
   chat.options.sampling = {.temperature = 0.6f, .top_p = 0.95f, .seed = 0};
   add_generate(commands, generate);
@@ -226,7 +198,7 @@ int run(int argc, char** argv) {
   add_encode(commands, encode);
   add_parse(commands, parse);
   add_doctor(commands, doctor);
-  add_workloads(commands, workload);
+  const auto measuring = add_measuring(commands);
 
   try {
     app.parse(argc, argv);

@@ -74,7 +74,7 @@ class Run {
     ONELANE_ASSIGN(const std::span<const float> logits, session_.append_block(rows));
     const size_t vocab = logits.size() / rows.size();
     Decision last;
-    ONELANE_ASSIGN(const Verdict verdict, verify(drafts, [&](int row) -> Result<Decision> {
+    ONELANE_ASSIGN(const Verification verdict, verify(drafts, [&](int row) -> Result<Decision> {
                      const auto at = static_cast<size_t>(row);
                      ONELANE_ASSIGN(last, decide(logits.subspan(at * vocab, vocab), start + 1 + at));
                      return last;

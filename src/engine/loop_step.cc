@@ -195,7 +195,7 @@ void Engine::Loop::settle(double ms) {
 
 Result<void> Engine::Loop::settle_decode(const Part& part) {
   Sequence& sequence = *part.sequence;
-  ONELANE_ASSIGN(const Verdict verdict,
+  ONELANE_ASSIGN(const Verification verdict,
                  verify(sequence.drafts, [&](int row) { return sequence.decide(logits(part.first_logits + row)); }));
   sequence.computed += verdict.decided;
   ++sequence.stats.steps;

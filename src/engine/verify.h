@@ -40,7 +40,7 @@ struct Decision {
   bool more = true;  // false: the token ends the generation
 };
 
-struct Verdict {
+struct Verification {
   int decided = 0;   // tokens: rows that counted
   int accepted = 0;  // drafts that were what was decided
 };
@@ -48,8 +48,8 @@ struct Verdict {
 // Rows 0..drafts.size() are the anchor and its drafts. decide(row) -> Result<Decision> chooses the token after a row
 // and records it; it is called in order and only for rows whose drafts were all accepted.
 template <class Decide>
-Result<Verdict> verify(std::span<const DraftToken> drafts, Decide&& decide) {
-  Verdict verdict;
+Result<Verification> verify(std::span<const DraftToken> drafts, Decide&& decide) {
+  Verification verdict;
   while (true) {
     const auto row = static_cast<size_t>(verdict.decided);
     ONELANE_ASSIGN(const Decision decision, decide(verdict.decided));

@@ -130,8 +130,8 @@ std::string html_text(std::string_view text) {
 }
 
 std::string three_digits(double value) {
-  if (value == 0) return "0";
   const double size = std::abs(value);
+  if (size < 1000 && value == std::round(value)) return format("{:.0f}", value + 0.0);
   if (size >= 1e6 || size < 1e-4) return format("{:.2e}", value);
   // Rounding may carry into another digit (9.999 to 10.0), so the digits are counted after it.
   const double unit = std::pow(10.0, std::floor(std::log10(size)) - 2);
