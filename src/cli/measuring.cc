@@ -1,16 +1,62 @@
 #include "cli/measuring.h"
 
+#include "cli/ab.h"
 #include "cli/receipts.h"
 #include "cli/workloads.h"
 
 namespace onelane {
 
 struct MeasuringCommands {
+  AbCommand ab;
   ReceiptsCommand receipts;
   std::string workload;
 };
 
 namespace {
+
+void add_report_output(CLI::App& app, std::string& html, std::string& markdown) {
+  app.add_option("--html", html, "write the page here, - for stdout")->type_name("F");
+  app.add_option("--markdown", markdown, "write Markdown here, - for stdout (also without both)")->type_name("F");
+}
+
+void add_ab_plan(Subcommands& group, AbCommand& command) {
+  CLI::App& app = group.add("plan", "write the question, the arms, the drawn order and the bars to a file",
+                            [&command] { return run_ab_plan(command); });
+  AbPlan& plan = command.plan;
+  app.add_option("file", command.file, "where the plan goes")->required()->type_name("F");
+  app.add_option("--question", command.question, "broken (one bracket), promotion, noninferiority, micro or null")
+      ->check(CLI::IsMember({"broken", "promotion", "noninferiority", "micro", "null"}))
+      ->capture_default_str();
+  app.add_option("--control", plan.control.command, "a command that leaves a receipt at {receipt}, or an http:// URL")
+      ->required();
+  app.add_option("--candidate", plan.candidate.command, "the same for the other arm")->required();
+  app.add_option("--control-name", plan.control.name, "what the control is");
+  app.add_option("--candidate-name", plan.candidate.name, "what the candidate is");
+  app.add_option("--title", plan.title, "of the comparison");
+  app.add_option("--metric", plan.metric, "field or measure of a cell")->capture_default_str();
+  app.add_option("--quads", plan.quads, "quads; 0: as few as the question allows")->capture_default_str();
+  app.add_option("--extend-to", plan.extension_quads, "quads in all when the first ones are inconclusive (promotion)");
+  app.add_option("--seed", plan.seed, "of the order")->capture_default_str();
+  app.add_option("--inert", plan.inert_cells, "cells that the change cannot touch");
+  app.add_option("--may-differ", plan.may_differ, "parts that may differ: weights, tokenizer, template, sampling");
+  app.add_option("--may-be-worse", plan.may_be_worse, "classes that are declared to lose");
+  app.add_option("--null", command.null_folder, "the folder of a null run: its spread and its mean")->type_name("DIR");
+  app.add_option("--sd", command.sd_percent, "spread of quads in %, for the power that is printed");
+  app.add_option("--timeout", plan.block_timeout_s, "most seconds a block may take")->capture_default_str();
+}
+
+void add_ab(Subcommands& commands, AbCommand& command) {
+  Subcommands group = commands.group("ab", "compare two arms: controls around candidates, one receipt a block");
+  add_ab_plan(group, command);
+  CLI::App& run = group.add("run", "measure by a plan", [&command] { return run_ab_run(command); });
+  run.add_option("plan", command.file, "what `ab plan` wrote")->required()->type_name("F");
+  run.add_option("--folder", command.folder, "where receipts and logs go: new or empty")->required()->type_name("DIR");
+  run.add_option("--db", command.db, "a receipt store that gets all of them")->type_name("F");
+  CLI::App& report = group.add("report", "compare the blocks of a run again and show it",
+                               [&command] { return run_ab_report(command); });
+  report.add_option("folder", command.folder, "of the run")->required()->type_name("DIR");
+  add_report_output(report, command.html, command.markdown);
+}
 
 void add_receipts(Subcommands& commands, ReceiptsCommand& command) {
   Subcommands group = commands.group("receipts", "what was measured: list, show, verify, report");
@@ -42,8 +88,7 @@ void add_receipts(Subcommands& commands, ReceiptsCommand& command) {
       group.add("report", "one self-contained page, or Markdown", [&command] { return run_receipts_report(command); });
   named(report, true);
   report.add_option("--title", command.title, "its title")->capture_default_str();
-  report.add_option("--html", command.html, "write the page here, - for stdout")->type_name("F");
-  report.add_option("--markdown", command.markdown, "write Markdown here, - for stdout")->type_name("F");
+  add_report_output(report, command.html, command.markdown);
 }
 
 void add_workloads(Subcommands& commands, std::string& id) {
@@ -62,6 +107,7 @@ void DeleteMeasuringCommands::operator()(MeasuringCommands* commands) const { de
 
 std::unique_ptr<MeasuringCommands, DeleteMeasuringCommands> add_measuring(Subcommands& commands) {
   std::unique_ptr<MeasuringCommands, DeleteMeasuringCommands> all(new MeasuringCommands);
+  add_ab(commands, all->ab);
   add_receipts(commands, all->receipts);
   add_workloads(commands, all->workload);
   return all;

@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "base/mapped_file.h"
+#include "cli/report_output.h"
 #include "cli/runtime.h"
 #include "lane/receipt_report.h"
 #include "lane/receipt_store.h"
@@ -121,21 +122,9 @@ Result<void> seal(const ReceiptsCommand& command) {
   return {};
 }
 
-Result<void> write_to(const std::string& path, const std::string& text) {
-  if (path != "-") return write_file(path, text);
-  std::cout << text;
-  return {};
-}
-
 Result<void> report(const ReceiptsCommand& command) {
-  if (command.html.empty() && command.markdown.empty()) {
-    return Error{ErrorCode::kInvalidArgument, "say where the report goes: --html FILE, --markdown FILE, or both"};
-  }
   ONELANE_ASSIGN(const auto receipts, read_receipts(command));
-  const Document document = receipts_document(command.title, receipts);
-  if (!command.html.empty()) ONELANE_TRY(write_to(command.html, render_html(document, command.title)));
-  if (!command.markdown.empty()) ONELANE_TRY(write_to(command.markdown, render_markdown(document)));
-  return {};
+  return write_report(receipts_document(command.title, receipts), command.title, command.html, command.markdown);
 }
 
 int exit_code(const Result<void>& done) { return done ? 0 : fail(done.error()); }

@@ -53,9 +53,13 @@ class Comparison {
 
   AbComparison run() {
     if (blocks_.empty()) return void_out("no block was measured");
-    const auto control = std::find_if(blocks_.begin(), blocks_.end(),
-                                      [](const AbBlock& block) { return block.role == ArmRole::kControl; });
-    if (control == blocks_.end()) return void_out("no control was measured");
+    const auto control = std::find_if(blocks_.begin(), blocks_.end(), [](const AbBlock& block) {
+      return block.role == ArmRole::kControl && !block.receipt.cells.empty();
+    });
+    if (control == blocks_.end()) {
+      for (size_t i = 0; i < blocks_.size(); ++i) note_faults(i, blocks_[i].faults);
+      return void_out("no control was measured");
+    }
     const auto faults = campaign_faults(plan_, blocks_);
     choose_groups(control->receipt);
     out_.caveats = campaign_caveats(blocks_);
@@ -87,12 +91,16 @@ class Comparison {
     return std::move(out_);
   }
 
-  std::optional<double> signed_metric(const ReceiptCell& cell) const { return cell_metric(cell, plan_.metric); }
+  void note_faults(size_t block, const std::vector<std::string>& faults) {
+    for (const std::string& fault : faults) out_.void_reasons.push_back(format("block {}: {}", block + 1, fault));
+  }
+
+  std::optional<double> metric(const ReceiptCell& cell) const { return cell_metric(cell, plan_.metric); }
 
   // ln of the metric of a sound block, at the centre of its cells.
   double block_level(const AbBlock& block) const {
     std::vector<double> logs;
-    for (const ReceiptCell& cell : block.receipt.cells) logs.push_back(std::log(*signed_metric(cell)));
+    for (const ReceiptCell& cell : block.receipt.cells) logs.push_back(std::log(*metric(cell)));
     return hodges_lehmann(logs);
   }
 
@@ -103,10 +111,8 @@ class Comparison {
       bool sound = true;
       std::vector<double> controls;
       for (size_t i = 0; i < group.size(); ++i) {
-        const auto faults = block_faults(plan_, group[i].receipt, reference);
-        for (const std::string& fault : faults) {
-          out_.void_reasons.push_back(format("block {}: {}", begin + i + 1, fault));
-        }
+        const auto faults = block_faults(plan_, group[i], reference);
+        note_faults(begin + i, faults);
         if (!faults.empty()) {
           sound = false;
         } else if (group[i].role == ArmRole::kControl) {
@@ -147,7 +153,7 @@ class Comparison {
     std::vector<const std::vector<double>*> touched;
     out_.cells.reserve(cells_.size());  // `classes` points into it
     for (const CellName& cell : cells_) {
-      auto quads = group_effects(groups_, cell.id, [this](const ReceiptCell& c) { return signed_metric(c); });
+      auto quads = group_effects(groups_, cell.id, [this](const ReceiptCell& c) { return metric(c); });
       ONELANE_CHECK(quads.has_value(), "a block without the metric was not voided");
       for (double& value : *quads) value *= sign_;
       AbEffect effect = effect_of(cell.id, *std::move(quads));

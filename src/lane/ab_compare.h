@@ -18,7 +18,8 @@ namespace onelane {
 
 struct AbBlock {
   ArmRole role = ArmRole::kControl;
-  Receipt receipt;
+  Receipt receipt;                       // without cells when there was none
+  std::vector<std::string> faults = {};  // what the runner saw go wrong: each voids the block
 };
 
 // All estimates are in ln units; percent() of them for people.

@@ -62,8 +62,14 @@ void check_accept(const AbPlan& plan, std::span<const AbBlock> blocks, std::vect
 
 }  // namespace
 
-std::vector<std::string> block_faults(const AbPlan& plan, const Receipt& block, const Receipt& reference) {
-  std::vector<std::string> faults = block.void_reasons;
+std::vector<std::string> block_faults(const AbPlan& plan, const AbBlock& measured, const Receipt& reference) {
+  const Receipt& block = measured.receipt;
+  std::vector<std::string> faults = measured.faults;
+  if (block.cells.empty()) {
+    if (faults.empty()) faults.push_back("its receipt has no cells");
+    return faults;
+  }
+  faults.insert(faults.end(), block.void_reasons.begin(), block.void_reasons.end());
   if (block.verdict == Verdict::kVoid && faults.empty()) faults.push_back("its receipt is VOID");
   const ReceiptEnvironment& around = block.environment;
   for (const std::string& reason : around.throttle) {
@@ -95,7 +101,6 @@ std::vector<std::string> block_faults(const AbPlan& plan, const Receipt& block, 
       faults.push_back(format("cell {}: {} is {}, which has no logarithm", expected.id, plan.metric, *value));
     }
   }
-  if (block.cells.empty()) faults.push_back("it has no cells");
   return faults;
 }
 
@@ -105,6 +110,7 @@ std::vector<std::string> campaign_faults(const AbPlan& plan, std::span<const AbB
   std::set<std::optional<double>> power_limits;
   std::vector<double> temperatures;
   for (const AbBlock& block : blocks) {
+    if (block.receipt.cells.empty()) continue;  // void by itself, and says nothing about its arm
     const auto now = identity(block.receipt);
     const auto [known, is_new] = first.emplace(block.role, now);
     for (const auto& [part, value] : now) {
@@ -145,6 +151,7 @@ std::vector<std::string> campaign_caveats(std::span<const AbBlock> blocks) {
   std::set<std::string> boots;
   size_t unknown = 0;
   for (const AbBlock& block : blocks) {
+    if (block.receipt.cells.empty()) continue;
     if (block.receipt.arm.boot_id) {
       boots.insert(*block.receipt.arm.boot_id);
     } else {

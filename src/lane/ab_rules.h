@@ -9,9 +9,10 @@
 
 namespace onelane {
 
-// What voids this block, one sentence each: the receipt's own void rules, errors, throttling, foreign processes, Xids,
-// a lagging client, a stall at the end of a window, cells or figures that `reference` has and it does not.
-std::vector<std::string> block_faults(const AbPlan& plan, const Receipt& block, const Receipt& reference);
+// What voids this block, one sentence each: what the runner saw, the receipt's own void rules, errors, throttling,
+// foreign processes, Xids, a lagging client, a stall at the end of a window, cells or figures that `reference` has and
+// it does not.
+std::vector<std::string> block_faults(const AbPlan& plan, const AbBlock& block, const Receipt& reference);
 
 // What voids everything: an arm that changed between its blocks, arms that differ where the plan does not allow it,
 // arms that do not differ at all, power limits, temperatures, the control's accept length off its registered value.
