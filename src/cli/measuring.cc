@@ -1,6 +1,7 @@
 #include "cli/measuring.h"
 
 #include "cli/ab.h"
+#include "cli/card.h"
 #include "cli/receipts.h"
 #include "cli/workloads.h"
 
@@ -8,6 +9,7 @@ namespace onelane {
 
 struct MeasuringCommands {
   AbCommand ab;
+  CardCommand card;
   ReceiptsCommand receipts;
   std::string workload;
 };
@@ -56,6 +58,23 @@ void add_ab(Subcommands& commands, AbCommand& command) {
                                [&command] { return run_ab_report(command); });
   report.add_option("folder", command.folder, "of the run")->required()->type_name("DIR");
   add_report_output(report, command.html, command.markdown);
+}
+
+void add_card(Subcommands& commands, CardCommand& command) {
+  Subcommands group = commands.group("card", "experiments as files: hypothesis, prediction, arms, bars, outcome");
+  CLI::App& make = group.add("new", "write a card to be filled in", [&command] { return run_card_new(command); });
+  make.add_option("file", command.file, "the card (TOML)")->required()->type_name("F");
+  make.add_option("--title", command.title, "the idea in one line")->required();
+  make.add_option("--id", command.id, "letters, digits and hyphens; without it the file's name");
+  CLI::App& run = group.add("run", "gates, then the comparison; a card that closes lists itself in the ledger",
+                            [&command] { return run_card_run(command); });
+  run.add_option("file", command.file, "the card")->required()->type_name("F");
+  run.add_option("--folder", command.folder, "where receipts and logs go: new or empty")->required()->type_name("DIR");
+  run.add_option("--ledger", command.ledger, "the ledger; empty: none")->capture_default_str()->type_name("F");
+  run.add_option("--db", command.db, "a receipt store that gets the card's receipt")->type_name("F");
+  CLI::App& show = group.add("show", "a card as Markdown", [&command] { return run_card_show(command); });
+  show.add_option("file", command.file, "the card")->required()->type_name("F");
+  show.add_option("--folder", command.folder, "of its run: check the receipt there")->type_name("DIR");
 }
 
 void add_receipts(Subcommands& commands, ReceiptsCommand& command) {
@@ -108,6 +127,7 @@ void DeleteMeasuringCommands::operator()(MeasuringCommands* commands) const { de
 std::unique_ptr<MeasuringCommands, DeleteMeasuringCommands> add_measuring(Subcommands& commands) {
   std::unique_ptr<MeasuringCommands, DeleteMeasuringCommands> all(new MeasuringCommands);
   add_ab(commands, all->ab);
+  add_card(commands, all->card);
   add_receipts(commands, all->receipts);
   add_workloads(commands, all->workload);
   return all;

@@ -99,16 +99,6 @@ Result<Measured> measure(const AbPlan& plan, const AbRunOptions& options, size_t
   return out;
 }
 
-Result<void> prepare_folder(const std::string& folder) {
-  std::error_code problem;
-  fs::create_directories(folder, problem);
-  if (problem) return Error{ErrorCode::kIo, format("{}: {}", folder, problem.message())};
-  if (!fs::is_empty(folder, problem) || problem) {
-    return Error{ErrorCode::kInvalidArgument, format("{}: must be empty: every run has a folder of its own", folder)};
-  }
-  return {};
-}
-
 std::string campaign_json(const Campaign& campaign) {
   FieldProblem problem;
   StructWriter writer(problem);
@@ -157,8 +147,18 @@ bool hopeless(const AbPlan& plan, const std::vector<AbBlock>& blocks, size_t gro
 
 }  // namespace
 
+Result<void> prepare_run_folder(const std::string& folder) {
+  std::error_code problem;
+  fs::create_directories(folder, problem);
+  if (problem) return Error{ErrorCode::kIo, format("{}: {}", folder, problem.message())};
+  if (!fs::is_empty(folder, problem) || problem) {
+    return Error{ErrorCode::kInvalidArgument, format("{}: must be empty: every run has a folder of its own", folder)};
+  }
+  return {};
+}
+
 Result<AbRun> run_plan(const AbPlan& plan, const AbRunOptions& options) {
-  ONELANE_TRY(prepare_folder(options.folder));
+  ONELANE_TRY(prepare_run_folder(options.folder));
   const fs::path folder(options.folder);
   ONELANE_TRY(write_file((folder / "plan.json").string(), plan_json(plan)));
   AbRun run{plan, {}, {}, {}};

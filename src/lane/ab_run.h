@@ -34,6 +34,9 @@ struct AbRun {
 // not its verdict. Errors are the runner's own: the folder, an interrupt.
 Result<AbRun> run_plan(const AbPlan& plan, const AbRunOptions& options);
 
+// Makes the folder of a run; an error when there is something in it.
+Result<void> prepare_run_folder(const std::string& folder);
+
 // Reads such a folder again and compares anew. Errors: a file that is missing, changed since the run (digests), or an
 // ab.json that does not follow from the blocks.
 Result<AbRun> read_run(const std::string& folder);

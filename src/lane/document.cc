@@ -14,15 +14,6 @@ struct Each : F... {
   using F::operator()...;
 };
 
-std::string markdown_cell(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '|') out += '\\';
-    out += c == '\n' ? ' ' : c;
-  }
-  return out;
-}
-
 std::string markdown_line(const std::vector<std::string>& cells, size_t columns) {
   std::string out = "|";
   for (size_t i = 0; i < columns; ++i) out += format(" {} |", i < cells.size() ? markdown_cell(cells[i]) : "");
@@ -105,6 +96,15 @@ std::string series_style() {
 }
 
 }  // namespace
+
+std::string markdown_cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|') out += '\\';
+    out += c == '\n' ? ' ' : c;
+  }
+  return out;
+}
 
 std::string html_text(std::string_view text) {
   std::string out;

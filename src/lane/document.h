@@ -45,6 +45,9 @@ using Document = std::vector<DocumentBlock>;
 std::string render_markdown(const Document& document);
 std::string render_html(const Document& document, std::string_view title);
 
+// `text` as the text of a Markdown table's cell: bars are escaped, line breaks become spaces.
+std::string markdown_cell(std::string_view text);
+
 // `text` as HTML text or attribute value.
 std::string html_text(std::string_view text);
 

@@ -1,6 +1,7 @@
 // Structs as JSON, from one list of their fields: visit(v, x) calls v("name", x.field) for each. StructWriter writes
 // them in that order; StructReader reads them strictly: unknown keys, missing ones (but for std::optional) and other
-// types are errors that name the field by its path ("cells[2].tok_s").
+// types are errors that name the field by its path ("cells[2].tok_s"). In files that people write, missing fields may
+// keep their defaults.
 //
 // Fields are strings, numbers, booleans, enums with names_of(E), other visited structs, and optionals, vectors and maps
 // of these. What is not known is null.
@@ -121,11 +122,14 @@ inline std::string json_kind(const nlohmann::json& value) {
   return format("{} {}", value.is_array() || value.is_object() ? "an" : "a", value.type_name());
 }
 
+enum class Missing { kIsAnError, kKeepsDefault };
+
 class StructReader {
  public:
   // `document` names the kind of file in messages: "lane-receipt/1". `object` must outlive this.
-  StructReader(FieldProblem& problem, const nlohmann::json& object, std::string_view document, std::string path = "")
-      : problem_(problem), object_(object), document_(document), path_(std::move(path)) {}
+  StructReader(FieldProblem& problem, const nlohmann::json& object, std::string_view document,
+               Missing missing = Missing::kIsAnError, std::string path = "")
+      : problem_(problem), object_(object), document_(document), missing_(missing), path_(std::move(path)) {}
 
   template <class T>
   void operator()(std::string_view key, T& value) {
@@ -133,7 +137,7 @@ class StructReader {
     if (problem_.error) return;
     const auto found = object_.find(key);
     if (found == object_.end()) {
-      if (!is_optional(value)) problem_.note(path_of(key), "is missing");
+      if (!is_optional(value) && missing_ == Missing::kIsAnError) problem_.note(path_of(key), "is missing");
       return;
     }
     read(*found, path_of(key), value);
@@ -217,7 +221,7 @@ class StructReader {
     requires std::is_class_v<S>
   void read(const nlohmann::json& value, const std::string& path, S& out) {
     if (!expect(value.is_object(), "an object", value, path)) return;
-    StructReader inner(problem_, value, document_, path);
+    StructReader inner(problem_, value, document_, missing_, path);
     visit(inner, out);
     inner.refuse_unknown();
   }
@@ -225,6 +229,7 @@ class StructReader {
   FieldProblem& problem_;
   const nlohmann::json& object_;
   std::string_view document_;
+  Missing missing_;
   std::string path_;
   std::set<std::string, std::less<>> known_;
 };

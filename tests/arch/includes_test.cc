@@ -50,7 +50,7 @@ const std::map<std::string, std::vector<std::string>> kRooms = {
     {"unicode/", {"text/"}},
     {"nlohmann/", {"checkpoint/", "text/", "api/", "lane/", "cli/"}},
     {"boost/", {"http/", "lane/stats.cc"}},
-    {"toml++/", {"cli/"}},
+    {"toml++/", {"cli/", "lane/card.cc"}},
     {"openssl/", {"lane/sha256"}},
     {"sqlite3", {"lane/receipt_store"}},
     {"prometheus/", {"api/"}},
