@@ -120,7 +120,8 @@ class ChatAnswer final : public OpenAiAnswer {
       send(index, std::move(out), std::exchange(logprobs, nullptr), nullptr);
       sent = true;
     }
-    if (!sent && !logprobs.is_null()) send(index, {{"content", ""}}, std::move(logprobs), nullptr);
+    const bool counted = continuous_usage() && !delta.tokens.empty() && delta.finish == FinishReason::kNone;
+    if (!sent && (!logprobs.is_null() || counted)) send(index, {{"content", ""}}, std::move(logprobs), nullptr);
     if (delta.finish == FinishReason::kNone) return;
     send(index, Json::object(), nullptr, reason(choices()[index]));
   }

@@ -103,7 +103,7 @@ class CompletionAnswer final : public OpenAiAnswer {
     for (const CompletionEvent& event : delta.events) text += event.text;
     if (text.empty() && delta.tokens.empty() && delta.finish == FinishReason::kNone) return;
     // Text that is held back comes later, and logprobs with it would be nobody's: they go out at once.
-    if (text.empty() && logprobs_ < 0 && delta.finish == FinishReason::kNone) return;
+    if (text.empty() && logprobs_ < 0 && !continuous_usage() && delta.finish == FinishReason::kNone) return;
     Json logprobs =
         logprobs_json(index, first && echo_, choices()[index].prompt_logprobs, delta.tokens, delta.logprobs);
     send_choice(choice_json(index, std::move(text), std::move(logprobs), delta.finish));

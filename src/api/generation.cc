@@ -54,6 +54,11 @@ struct TextGeneration::State {
     reasoning = services.tokenizer.bytes(token) != kThinkEndText;
   }
 
+  // An end token that ends nothing: the parser would take what follows for silence.
+  bool passes_over(int32_t token) const {
+    return parser && request.request.ignore_eos && services.tokenizer.bytes(token) == kEosText;
+  }
+
   // `text` is certain not to hold a stop string.
   void say(std::string text, GenerationDelta& delta) {
     if (text.empty()) return;
@@ -140,6 +145,7 @@ void TextGeneration::on_event(RequestEvent event) {
     delta.tokens.push_back(event.tokens[i]);
     if (i < event.logprobs.size()) delta.logprobs.push_back(std::move(event.logprobs[i]));
     s.count(event.tokens[i]);
+    if (s.passes_over(event.tokens[i])) continue;
     if (s.take_text(s.detokenizer.push(event.tokens[i]), delta)) continue;
     delta.finish = FinishReason::kStop;
     break;

@@ -53,6 +53,8 @@ class OpenAiAnswer : public std::enable_shared_from_this<OpenAiAnswer> {
   // Sends a chunk with one choice.
   void send_choice(Json choice);
   const std::vector<Choice>& choices() const { return choices_; }
+  // The client counts by usage: a step whose text is held back has a chunk, too.
+  bool continuous_usage() const { return options_.continuous_usage; }
   Services& services() { return services_; }
 
  private:

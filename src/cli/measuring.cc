@@ -1,6 +1,7 @@
 #include "cli/measuring.h"
 
 #include "cli/ab.h"
+#include "cli/bench.h"
 #include "cli/card.h"
 #include "cli/receipts.h"
 #include "cli/workloads.h"
@@ -10,6 +11,7 @@ namespace onelane {
 struct MeasuringCommands {
   AbCommand ab;
   CardCommand card;
+  BenchCommand bench;
   ReceiptsCommand receipts;
   std::string workload;
 };
@@ -77,6 +79,68 @@ void add_card(Subcommands& commands, CardCommand& command) {
   show.add_option("--folder", command.folder, "of its run: check the receipt there")->type_name("DIR");
 }
 
+void add_bench_timing(CLI::App& app, BenchTiming& timing) {
+  app.add_option("--duration", timing.window_s, "seconds of a window")->capture_default_str();
+  app.add_option("--ready-least", timing.ready_least_s, "seconds from launch to window, at least")
+      ->capture_default_str();
+  app.add_option("--ready-hold", timing.ready_hold_s, "seconds that all streams must have been running")
+      ->capture_default_str();
+  app.add_option("--ready-timeout", timing.ready_timeout_s, "then it is measured anyway; 0: 60 to 180, by context")
+      ->capture_default_str();
+  app.add_option("--poll", timing.poll_s, "seconds between two looks at /metrics")->capture_default_str();
+  app.add_option("--drain-timeout", timing.drain_timeout_s, "wait so long for an idle server; 0: do not")
+      ->capture_default_str();
+  app.add_option("--request-timeout", timing.request_s, "of one request")->capture_default_str();
+  app.add_option("--silence", timing.silence_s, "a stream without a token for longer is flagged")
+      ->capture_default_str();
+}
+
+void add_bench(Subcommands& commands, BenchCommand& command) {
+  Subcommands group = commands.group("bench", "measure a server under load");
+  CLI::App& app = group.add("serve", "sustained decode, cold prefill, bursts, long arrivals, of any OpenAI chat server",
+                            [&command] { return run_bench_serve(command); });
+  BenchOptions& options = command.options;
+  app.add_option("url", options.url, "http://HOST:PORT")->required()->type_name("URL");
+  app.add_option("--model", options.model, "the first that the server lists without it")->type_name("NAME");
+  app.add_option("--api-key", options.api_key, "sent as a bearer token")
+      ->envname("ONELANE_BENCH_API_KEY")
+      ->type_name("KEY");
+  app.add_flag("--lib", command.lib, "the protocol of llm-inference-bench, for comparison with its tables");
+  app.add_option("--lib-texts", options.lib_texts, "with --lib: its own texts {\"question\", \"sentences\"}")
+      ->type_name("F");
+  app.add_option("--classes", command.classes, "workload classes, or all [prose]")->type_name("LIST");
+  app.add_flag("--held-out", options.held_out, "the held-out prompts of the classes");
+  app.add_option("--concurrency", command.concurrency, "streams [1,2,4,8; --lib: to 128]")->type_name("LIST");
+  app.add_option("--contexts", command.contexts, "tokens in front [0; --lib: 0,16k,32k,64k,128k]")->type_name("LIST");
+  app.add_option("--max-tokens", options.max_tokens, "of an answer")->capture_default_str();
+  app.add_flag("--respect-eos", options.respect_eos, "let answers end; with classes that can be graded, grade them");
+  app.add_option("--temperature", options.temperature, "the server's default without it");
+  app.add_option("--top-p", options.top_p, "the server's default without it");
+  app.add_option("--seed", options.seed, "not sent without it");
+  app.add_option("--kv-tokens", options.kv_tokens, "what its cache holds, where it does not say");
+  app.add_option("--characters-per-token", options.characters_per_token, "not calibrated then");
+  app.add_flag("!--no-decode", options.decode, "leave out the windows");
+  app.add_option("--warmup", options.warmup_s, "seconds of one hidden stream before the windows")
+      ->capture_default_str();
+  app.add_option("--prefill", command.prefill, "cold prompts of so many tokens, or none [none; --lib: 8k,64k,128k]")
+      ->type_name("LIST");
+  app.add_option("--prefill-duration", options.prefill_s, "seconds of samples a context")->capture_default_str();
+  app.add_flag("--run-burst", options.burst, "also finite bursts of each cell");
+  app.add_option("--burst-requests", options.burst_per_stream, "a stream")->capture_default_str();
+  app.add_option("--mixed-prefill", command.mixed, "prompts of so many tokens that arrive among decode streams")
+      ->type_name("LIST");
+  app.add_option("--mixed-streams", options.mixed_streams, "in the background")->capture_default_str();
+  app.add_option("--mixed-warmup", options.mixed_warmup_s, "seconds before the arrival")->capture_default_str();
+  app.add_option("--mixed-after", options.mixed_after_s, "seconds behind it")->capture_default_str();
+  add_bench_timing(app, options.timing);
+  app.add_option("--json", command.json, "everything, as JSON; - for stdout instead of tables")->type_name("F");
+  app.add_option("--receipt", command.receipt, "a sealed receipt")->type_name("F");
+  app.add_option("--db", command.db, "a receipt store that gets it")->type_name("F");
+  app.footer(
+      "tok/s: usage increases in the window / (last increase - window start); ITL: (last text - first text) /\n"
+      "(tokens - 1) of a request; TTFT: first text, reasoning included. Exit code 0: PASS; 1: not; 2: used wrongly.");
+}
+
 void add_receipts(Subcommands& commands, ReceiptsCommand& command) {
   Subcommands group = commands.group("receipts", "what was measured: list, show, verify, report");
   const auto named = [&](CLI::App& app, bool store) {
@@ -128,6 +192,7 @@ std::unique_ptr<MeasuringCommands, DeleteMeasuringCommands> add_measuring(Subcom
   std::unique_ptr<MeasuringCommands, DeleteMeasuringCommands> all(new MeasuringCommands);
   add_ab(commands, all->ab);
   add_card(commands, all->card);
+  add_bench(commands, all->bench);
   add_receipts(commands, all->receipts);
   add_workloads(commands, all->workload);
   return all;

@@ -25,7 +25,7 @@ constexpr std::string_view kQuestion =
     "clocks, church towers, pendulums, ship chronometers, railway time, quartz and atoms, one long chapter for each, "
     "with "
     "people, places, years, causes and consequences. Do not summarise, do not stop early and do not ask anything back: "
-    "keep writing until there is no room left.";
+    "carry on, until there is no room left.";
 
 // 20 sentences; documents cycle through them.
 constexpr std::string_view kSentences[] = {
@@ -123,10 +123,8 @@ std::string lib_document(const LibTexts& texts, const std::string& mark, int64_t
   return mark + body;
 }
 
-std::vector<ChatMessage> lib_messages(const LibTexts& texts, const std::string& mark, int64_t context_tokens,
-                                      double characters_per_token) {
-  if (context_tokens <= 0) return {{"user", texts.question}};
-  const std::string document = lib_document(texts, mark, context_tokens, characters_per_token);
+std::vector<ChatMessage> lib_messages(const LibTexts& texts, const std::string& document) {
+  if (document.empty()) return {{"user", texts.question}};
   return {{"user", format("{}{}{}", kBegin, document, kEnd)},
           {"assistant", std::string(kAcknowledged)},
           {"user", texts.question}};
@@ -138,8 +136,10 @@ std::string hay_document(const std::string& mark, int64_t context_tokens, double
   return mark + "\n" + make_hay({.seed = std::stoull(seed.substr(0, 15), nullptr, 16), .characters = characters});
 }
 
-std::string class_request(const WorkloadClass& of, const WorkloadPrompt& prompt, const std::string& document) {
+std::string class_request(const WorkloadClass& of, const WorkloadPrompt& prompt, const std::string& document,
+                          int64_t max_tokens) {
   Json request = Json::parse(workload_request(of, prompt));
+  if (max_tokens > 0) request["max_tokens"] = max_tokens;
   if (!document.empty()) {
     Json& messages = request["messages"];
     const bool has_system = !messages.empty() && messages.front().value("role", std::string()) == "system";

@@ -40,12 +40,14 @@ std::string random_tag();
 // characters per token.
 std::string lib_document(const LibTexts& texts, const std::string& mark, int64_t context_tokens,
                          double characters_per_token);
-std::vector<ChatMessage> lib_messages(const LibTexts& texts, const std::string& mark, int64_t context_tokens,
-                                      double characters_per_token);
+
+// The fixed request, behind a document unless that is empty.
+std::vector<ChatMessage> lib_messages(const LibTexts& texts, const std::string& document);
 
 // The members of a chat request for a prompt of a class, behind a document (empty: none) that comes after the system
-// message, if there is one. A JSON object for ChatRequest::more.
-std::string class_request(const WorkloadClass& of, const WorkloadPrompt& prompt, const std::string& document);
+// message, if there is one, and with another limit of tokens (0: the class's own). A JSON object for ChatRequest::more.
+std::string class_request(const WorkloadClass& of, const WorkloadPrompt& prompt, const std::string& document,
+                          int64_t max_tokens = 0);
 
 // A document of hay of about so many tokens behind `mark`; the seed is in the mark.
 std::string hay_document(const std::string& mark, int64_t context_tokens, double characters_per_token);

@@ -20,6 +20,7 @@ constexpr double kCapacityLimited = 0.95;  // the same, 1.6
 constexpr double kTokensDisagree = 0.01;   // plus C times a step
 
 constexpr double kEndKnownS = 0.005;
+constexpr double kRestartS = 0.25;  // a restart is over by then, or it is a queue
 
 double seconds(HttpClock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -127,19 +128,18 @@ void measure_requests(const WindowInput& in, WindowNumbers& n) {
   n.restart_share = std::max(0.0, 1 - decoding_s / (n.window_s * in.concurrency));
 }
 
-// Between two requests, or before a request's first text, some stream is not decoding through no fault of the server's.
-bool between_requests(const WindowInput& in, const ServerReading& reading) {
+// A stream ended a request or began the next one just before: what the server counts then is on its way to be right.
+bool near_restart(const WindowInput& in, const ServerReading& reading) {
   // When within the reading the server counted is not known, and it knows of a request's end before we do.
-  const auto slack =
-      std::chrono::duration_cast<HttpClock::duration>(std::chrono::duration<double>(reading.took_s / 2 + kEndKnownS));
+  const double slack_s = reading.took_s / 2 + kEndKnownS;
   for (const StreamTrace& stream : in.streams) {
-    const bool decoding = std::any_of(stream.requests.begin(), stream.requests.end(), [&](const ChatResult& request) {
-      if (!request.first_text_s) return false;
-      const bool cut = request.outcome == ChatOutcome::kCancelled;
-      return at(request, *request.first_text_s) + slack <= reading.at &&
-             (cut || reading.at + slack <= at(request, *request.last_text_s));
-    });
-    if (!decoding) return true;
+    for (const ChatResult& request : stream.requests) {
+      const double since_start_s = seconds(reading.at - request.started);
+      if (since_start_s >= -slack_s && since_start_s <= kRestartS) return true;
+      if (request.outcome == ChatOutcome::kCancelled) continue;  // ended by the window's end
+      const double since_end_s = since_start_s - request.total_s;
+      if (since_end_s >= -slack_s && since_end_s <= kRestartS) return true;
+    }
   }
   return false;
 }
@@ -150,11 +150,12 @@ void read_gauges(const WindowInput& in, WindowNumbers& n) {
     if (value) most = std::max(most.value_or(*value), *value);
   };
   for (const WindowReading& reading : in.readings) {
-    raise(n.waiting_max, reading.server.waiting);
     raise(n.kv_usage_max, reading.server.kv_usage);
     raise(n.running_max, reading.server.running);
-    if (!reading.server.running) continue;
-    if (in.count_restarts || !between_requests(in, reading.server)) running.push_back(*reading.server.running);
+    // A request that has just come waits for the step under way; that is no queue.
+    if (!in.count_restarts && near_restart(in, reading.server)) continue;
+    raise(n.waiting_max, reading.server.waiting);
+    if (reading.server.running) running.push_back(*reading.server.running);
   }
   if (!running.empty()) n.running_mean = mean(running);
 }
@@ -287,6 +288,7 @@ constexpr std::array kMeanings = {
     FlagMeaning{"warmup_timed_out", "the streams were not all running when the window began", false},
     FlagMeaning{"not_drained", "other requests ran or waited before the cell", true},
     FlagMeaning{"scout_failed", "the request that fills the prefix cache failed", false},
+    FlagMeaning{"cache_hit", "a prompt that should be cold was found in the prefix cache", true},
     FlagMeaning{"metrics_lost", "/metrics did not answer in the window", true},
 };
 

@@ -47,7 +47,7 @@ struct WindowInput {
   int64_t max_tokens = 0;  // asked of each request
   bool ignore_eos = true;
   bool continuous_usage = true;
-  bool count_restarts = true;  // a reading between two requests of a stream counts as underfilled, as in the bench
+  bool count_restarts = true;  // what /metrics says between two requests of a stream counts, as in the bench
   double silence_s = 2;        // a stream that says nothing for longer is flagged
   double max_lag_s = 0.005;    // p99 of the client's own lateness
   std::vector<double> lag_s;   // of the I/O threads, in the window
@@ -97,7 +97,7 @@ WindowNumbers measure_window(const WindowInput& input);
 // One sentence on a flag, for reports. Flags: stall_at_end, silent_gap, frozen_while_healthy, tokens_disagree,
 // counters_went_back, usage_missing, usage_decreases, null_delta, stream_error, short_output, queue_seen, underfilled,
 // capacity_limited, no_tokens, client_lag, unhealthy; and of cells (cell.h): warmup_timed_out, not_drained,
-// scout_failed, metrics_lost.
+// scout_failed, metrics_lost; and of cold prefill: cache_hit.
 std::string window_flag_meaning(const std::string& flag);
 
 // The instrument, not the server, is at fault: nothing follows from the cell.

@@ -212,6 +212,31 @@ TEST_F(ChatTest, StreamsSayWhatWholeAnswersSay) {
   EXPECT_EQ(reasoning, other_reasoning);
 }
 
+// Benchmarks ask for both: text goes on behind an end token, and every step is counted when it was made.
+TEST_F(ChatTest, AnIgnoredEndIsNotSilence) {
+  Json request = {{"messages", user("Hello!")}, {"max_tokens", 96}, {"temperature", 0}};
+  const Json natural = ask("/v1/chat/completions", request)->json();
+  ASSERT_EQ(natural["choices"][0]["finish_reason"], "stop");
+  request["ignore_eos"] = true;
+  request["stream"] = true;
+  request["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
+  std::string content;
+  int64_t tokens = 0;
+  for (const std::string& event : ask("/v1/chat/completions", request)->events()) {
+    if (event == "[DONE]") break;
+    const Json chunk = Json::parse(event);
+    const int64_t now = chunk["usage"]["completion_tokens"];
+    EXPECT_LE(now - tokens, 1 + kMaxDraftDepth);
+    tokens = now;
+    if (!chunk["choices"].empty()) content += chunk["choices"][0]["delta"].value("content", "");
+  }
+  EXPECT_EQ(tokens, 96);
+  const std::string ended = natural["choices"][0]["message"]["content"];
+  EXPECT_TRUE(content.starts_with(ended)) << content;
+  EXPECT_GT(content.size(), ended.size());
+  EXPECT_EQ(content.find(kEosText), std::string::npos);
+}
+
 TEST_F(ChatTest, AHangUpEndsTheGeneration) {
   for (const bool stream : {false, true}) {
     auto exchange =

@@ -20,7 +20,7 @@ StreamTrace stream(int first, int last, int step, int tokens) {
   StreamTrace trace;
   ChatResult request{.outcome = ChatOutcome::kCancelled, .started = at(first - 100)};
   request.first_text_s = 0.1;
-  request.last_text_s = 0.1 + (last - first) / 1e3;
+  request.last_text_s = request.total_s = 0.1 + (last - first) / 1e3;
   int64_t total = 0;
   for (int ms = first; ms <= last; ms += step) {
     trace.events.push_back({at(ms), tokens, true});

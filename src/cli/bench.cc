@@ -1,0 +1,159 @@
+#include "cli/bench.h"
+
+#include <charconv>
+#include <csignal>
+#include <fstream>
+#include <iostream>
+
+#include <unistd.h>
+
+#include "base/format.h"
+#include "base/mapped_file.h"
+#include "cli/runtime.h"
+#include "lane/receipt_store.h"
+
+namespace onelane {
+namespace {
+
+// "0,16k,1m" with k and m as powers of 1024.
+Result<std::vector<int64_t>> counts(const std::string& flag, std::string_view text) {
+  std::vector<int64_t> values;
+  while (!text.empty()) {
+    const std::string_view item = text.substr(0, text.find(','));
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), value);
+    const std::string_view unit(end, static_cast<size_t>(item.data() + item.size() - end));
+    const int64_t factor = unit == "k" ? 1 << 10 : unit == "m" ? 1 << 20 : unit.empty() ? 1 : 0;
+    if (error != std::errc() || factor == 0 || value < 0 || value > (int64_t{1} << 40)) {
+      return Error{ErrorCode::kInvalidArgument,
+                   format("{}: \"{}\" is not a number; expected a list like 1,2,4 or 0,16k,128k", flag, item)};
+    }
+    values.push_back(value * factor);
+    text.remove_prefix(std::min(item.size() + 1, text.size()));
+  }
+  return values;
+}
+
+Result<BenchOptions> complete(const BenchCommand& command) {
+  BenchOptions options = command.options;
+  options.mode = command.lib ? BenchMode::kLib : BenchMode::kStrict;
+  const auto typed = [](const std::string& text, const char* standard) { return text.empty() ? standard : text; };
+  ONELANE_ASSIGN(const auto concurrency,
+                 counts("--concurrency", typed(command.concurrency, command.lib ? "1,2,4,8,16,32,64,128" : "1,2,4,8")));
+  options.concurrency.clear();
+  for (const int64_t c : concurrency) options.concurrency.push_back(static_cast<int>(std::min<int64_t>(c, 1 << 20)));
+  ONELANE_ASSIGN(options.contexts,
+                 counts("--contexts", typed(command.contexts, command.lib ? "0,16k,32k,64k,128k" : "0")));
+  ONELANE_ASSIGN(
+      options.prefill_contexts,
+      counts("--prefill", command.prefill == "none" ? "" : typed(command.prefill, command.lib ? "8k,64k,128k" : "")));
+  ONELANE_ASSIGN(options.mixed_contexts, counts("--mixed-prefill", command.mixed));
+  if (command.lib && !command.classes.empty()) {
+    return Error{ErrorCode::kInvalidArgument, "--classes: lib mode has one prompt; leave out --lib or --classes"};
+  }
+  if (!command.classes.empty()) options.classes.clear();
+  for (std::string_view rest = command.classes; !rest.empty();) {
+    const std::string_view name = rest.substr(0, rest.find(','));
+    options.classes.emplace_back(name);
+    rest.remove_prefix(std::min(name.size() + 1, rest.size()));
+  }
+  if (options.classes == std::vector<std::string>{"all"}) {
+    options.classes.clear();
+    for (const WorkloadClass& of : builtin_workloads().classes) options.classes.push_back(of.name);
+  }
+  return options;
+}
+
+std::atomic<bool> interrupt_asked = false;
+
+// The first interrupt ends the run after the phase in hand, the second one at once.
+void on_interrupt(int signal) {
+  interrupt_asked = true;
+  std::signal(signal, SIG_DFL);
+}
+
+// One line that is redrawn on a terminal; elsewhere only what is said.
+class ProgressLine {
+ public:
+  explicit ProgressLine(bool terminal) : terminal_(terminal) {}
+
+  void draw(const BenchProgress& now) {
+    if (!terminal_) return;
+    std::string line = format("{}  {} {:.0f}", now.what, now.phase, now.elapsed_s);
+    line += now.of_s > 0 ? format("/{:.0f} s", now.of_s) : std::string(" s");
+    if (now.tok_s > 0) line += format("  {:.0f} tok/s", now.tok_s);
+    if (now.running) line += format("  running {:.0f}", *now.running);
+    if (now.waiting.value_or(0) > 0) line += format("  waiting {:.0f}", *now.waiting);
+    std::cerr << "\r\033[K" << line << std::flush;
+    drawn_ = true;
+  }
+  void say(const std::string& line) {
+    clear();
+    std::cerr << line << std::endl;
+  }
+  void clear() {
+    if (std::exchange(drawn_, false)) std::cerr << "\r\033[K" << std::flush;
+  }
+
+ private:
+  const bool terminal_;
+  bool drawn_ = false;
+};
+
+// How this program was called, without the key.
+std::string command_line(const std::string& api_key) {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string line, word;
+  while (std::getline(file, word, '\0')) {
+    const size_t at = api_key.empty() ? std::string::npos : word.find(api_key);
+    if (at != std::string::npos) word.replace(at, api_key.size(), "***");
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return line;
+}
+
+Result<void> keep(const BenchCommand& command, const BenchReport& report, const Receipt& receipt) {
+  if (!command.json.empty()) {
+    const std::string json = bench_json(report);
+    if (command.json == "-") {
+      std::cout << json;
+    } else {
+      ONELANE_TRY(write_file(command.json, json));
+    }
+  }
+  if (command.receipt.empty() && command.db.empty()) return {};
+  ONELANE_ASSIGN(const std::string text, receipt_json(receipt));
+  if (!command.receipt.empty()) ONELANE_TRY(write_file(command.receipt, text));
+  if (!command.db.empty()) {
+    ONELANE_ASSIGN(ReceiptStore store, ReceiptStore::open(command.db));
+    ONELANE_TRY(store.add(text));
+  }
+  return {};
+}
+
+}  // namespace
+
+int run_bench_serve(const BenchCommand& command) {
+  const auto options = complete(command);
+  if (!options) return fail(options.error()), 2;
+  std::signal(SIGINT, on_interrupt);
+  ProgressLine progress(::isatty(STDERR_FILENO) != 0);
+  const BenchHooks hooks{.progress = [&](const BenchProgress& now) { progress.draw(now); },
+                         .said = [&](const std::string& line) { progress.say(line); },
+                         .interrupt = &interrupt_asked};
+  const auto report = run_bench(*options, hooks);
+  progress.clear();
+  if (!report) return fail(report.error()), report.error().code == ErrorCode::kInvalidArgument ? 2 : 1;
+
+  const Receipt receipt = bench_receipt(*report, command_line(options->api_key));
+  if (command.json != "-") {
+    std::cout << bench_tables(*report) << '\n' << verdict_label(receipt.verdict) << '\n';
+    for (const std::string& reason : receipt.reasons) std::cout << "  " << reason << '\n';
+    std::cout << std::flush;
+  }
+  const auto kept = keep(command, *report, receipt);
+  if (!kept) return fail(kept.error());
+  return receipt.verdict == Verdict::kPass ? 0 : 1;
+}
+
+}  // namespace onelane
