@@ -54,12 +54,22 @@ Result<std::vector<NamedReceipt>> read_receipts(const ReceiptsCommand& command) 
   return receipts;
 }
 
-Result<void> list(const ReceiptsCommand& command) {
+Result<std::vector<ReceiptRow>> read_rows(const ReceiptsCommand& command) {
+  if (!command.db.empty() && command.names.empty()) {
+    ONELANE_ASSIGN(const ReceiptStore store, ReceiptStore::open(command.db, true));
+    return store.list();
+  }
   ONELANE_ASSIGN(const auto receipts, read_receipts(command));
-  for (const NamedReceipt& named : receipts) {
-    const Receipt& r = named.receipt;
-    std::cout << format("{}  {}  {:<7}  {}  ({}, {})\n", r.run_id, named.digest.substr(0, 12), verdict_label(r.verdict),
-                        r.title, r.model.name, r.build.id);
+  std::vector<ReceiptRow> rows;
+  for (const NamedReceipt& named : receipts) rows.push_back(receipt_row(named.receipt, named.digest));
+  return rows;
+}
+
+Result<void> list(const ReceiptsCommand& command) {
+  ONELANE_ASSIGN(const auto rows, read_rows(command));
+  for (const ReceiptRow& row : rows) {
+    std::cout << format("{}  {}  {:<7}  {}  ({}, {})\n", row.run_id, row.digest.substr(0, 12), row.verdict, row.title,
+                        row.model, row.build);
   }
   return {};
 }

@@ -61,7 +61,14 @@ int pragma(sqlite3* db, const char* name) {
 
 std::string chain_after(const std::string& before, const std::string& digest) { return sha256(before + "\n" + digest); }
 
-ReceiptRow row_of(const Receipt& receipt, std::string digest) {
+bool operator==(const ReceiptRow& a, const ReceiptRow& b) {
+  return a.run_id == b.run_id && a.kind == b.kind && a.verdict == b.verdict && a.title == b.title &&
+         a.model == b.model && a.build == b.build && a.digest == b.digest;
+}
+
+}  // namespace
+
+ReceiptRow receipt_row(const Receipt& receipt, std::string digest) {
   return {receipt.run_id,
           std::string(name_of(receipt.kind)),
           std::string(name_of(receipt.verdict)),
@@ -70,13 +77,6 @@ ReceiptRow row_of(const Receipt& receipt, std::string digest) {
           receipt.build.id,
           std::move(digest)};
 }
-
-bool operator==(const ReceiptRow& a, const ReceiptRow& b) {
-  return a.run_id == b.run_id && a.kind == b.kind && a.verdict == b.verdict && a.title == b.title &&
-         a.model == b.model && a.build == b.build && a.digest == b.digest;
-}
-
-}  // namespace
 
 void ReceiptStore::Close::operator()(sqlite3* db) const { sqlite3_close_v2(db); }
 
@@ -114,7 +114,7 @@ Result<ReceiptStore> ReceiptStore::open(const std::string& path, bool must_exist
 
 Result<void> ReceiptStore::add(std::string_view json) {
   ONELANE_ASSIGN(const Receipt receipt, parse_receipt(json));
-  const ReceiptRow row = row_of(receipt, receipt_digest(json));
+  const ReceiptRow row = receipt_row(receipt, receipt_digest(json));
   if (!execute(db_.get(), "BEGIN IMMEDIATE")) return failed("cannot be written");
   const auto roll_back = [&](Error error) {
     execute(db_.get(), "ROLLBACK");
@@ -155,8 +155,8 @@ Result<std::vector<ReceiptRow>> ReceiptStore::list() const {
 Result<std::string> ReceiptStore::find(std::string_view name) const {
   // substr, not LIKE: a name is no pattern.
   Statement statement(db_.get(),
-                      "SELECT json FROM receipts WHERE substr(run_id, 1, length(?1)) = ?1 OR "
-                      "substr(digest, 1, length(?1)) = ?1 LIMIT 2");
+                      "SELECT json, run_id FROM receipts WHERE substr(run_id, 1, length(?1)) = ?1 OR "
+                      "substr(digest, 1, length(?1)) = ?1 ORDER BY run_id = ?1 DESC LIMIT 2");
   if (!statement) return failed("cannot be read");
   statement.bind(1, name);
   if (name.empty() || statement.step() != SQLITE_ROW) {
@@ -164,7 +164,8 @@ Result<std::string> ReceiptStore::find(std::string_view name) const {
                  format("{}: has no receipt whose run_id or digest begins with '{}'", path_, name)};
   }
   std::string json = statement.text(0);
-  if (statement.step() == SQLITE_ROW) {
+  const bool whole = statement.text(1) == name;  // others may begin with it
+  if (!whole && statement.step() == SQLITE_ROW) {
     return Error{ErrorCode::kInvalidArgument, format("{}: '{}' begins more than one run_id or digest", path_, name)};
   }
   return json;
@@ -183,7 +184,7 @@ Result<std::vector<std::string>> ReceiptStore::verify() const {
       problems.push_back(format("{}: {}", row.run_id, problem));
     }
     const auto receipt = parse_receipt(json);
-    if (receipt && !(row_of(*receipt, receipt_digest(json)) == row)) {
+    if (receipt && !(receipt_row(*receipt, receipt_digest(json)) == row)) {
       problems.push_back(format("{}: the store's columns differ from the receipt", row.run_id));
     }
     chain = chain_after(chain, row.digest);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "lane/receipt.h"
 
 struct sqlite3;
 
@@ -20,6 +21,8 @@ namespace onelane {
 struct ReceiptRow {
   std::string run_id, kind, verdict, title, model, build, digest;
 };
+
+ReceiptRow receipt_row(const Receipt& receipt, std::string digest);
 
 class ReceiptStore {
  public:

@@ -61,6 +61,8 @@ TEST_F(ReceiptStoreTest, KeepsReceiptsToTheByte) {
   EXPECT_EQ(*store->find("b"), receipt("b1"));
   EXPECT_EQ(*store->find(rows[0].digest.substr(0, 12)), receipt("a1"));
   EXPECT_THAT(store->find("a").error().message, HasSubstr("more than one"));
+  ASSERT_TRUE(ReceiptStore::open(path_)->add(receipt("a11")));
+  EXPECT_EQ(*store->find("a1"), receipt("a1"));  // whole, though another begins with it
   EXPECT_THAT(store->find("%").error().message, HasSubstr("no receipt"));
 }
 
