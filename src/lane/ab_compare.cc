@@ -60,6 +60,13 @@ class Comparison {
       for (size_t i = 0; i < blocks_.size(); ++i) note_faults(i, blocks_[i].faults);
       return void_out("no control was measured");
     }
+    for (const ReceiptCell& cell : control->receipt.cells) {
+      if (metric(cell)) cells_.push_back({cell.id, cell.workload});
+    }
+    if (cells_.empty()) {
+      out_.void_reasons.push_back(format("no cell of the first control has {}", plan_.metric));
+      return void_out(out_.void_reasons.back());
+    }
     const auto faults = campaign_faults(plan_, blocks_);
     choose_groups(control->receipt);
     out_.caveats = campaign_caveats(blocks_);
@@ -72,7 +79,6 @@ class Comparison {
       return void_out(format("{} of {} {} are left, {} are needed", groups_.size(), blocks_.size() / group_size(),
                              group_size() == 4 ? "quads" : "brackets", needed));
     }
-    for (const ReceiptCell& cell : control->receipt.cells) cells_.push_back({cell.id, cell.workload});
     estimate();
     if (check_drift() && check_inert()) judge(plan_, out_);
     return std::move(out_);
@@ -100,7 +106,7 @@ class Comparison {
   // ln of the metric of a sound block, at the centre of its cells.
   double block_level(const AbBlock& block) const {
     std::vector<double> logs;
-    for (const ReceiptCell& cell : block.receipt.cells) logs.push_back(std::log(*metric(cell)));
+    for (const CellName& cell : cells_) logs.push_back(std::log(*metric(cell_of(block, cell.id))));
     return hodges_lehmann(logs);
   }
 

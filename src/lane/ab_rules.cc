@@ -93,6 +93,7 @@ std::vector<std::string> block_faults(const AbPlan& plan, const AbBlock& measure
     }
   }
   for (const ReceiptCell& expected : reference.cells) {
+    if (!cell_metric(expected, plan.metric)) continue;  // it measures something else, and is not compared
     const ReceiptCell* cell = find_cell(block, expected.id);
     const auto value = cell == nullptr ? std::nullopt : cell_metric(*cell, plan.metric);
     if (!value) {

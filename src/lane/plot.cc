@@ -37,10 +37,15 @@ struct Axis {
   double low, high, from, to;  // values and where they lie
   double step;
 
+  // Any finite values: a receipt may say whatever it likes of itself.
   Axis(double least, double most, double from_, double to_) : from(from_), to(to_) {
-    if (!(most > least)) most = least + std::max(1e-9, std::abs(least) * 0.1 + (least == 0 ? 1 : 0));
-    const double raw = (most - least) / 5, size = std::pow(10, std::floor(std::log10(raw)));
-    step = size * (raw / size < 1.5 ? 1 : raw / size < 3.5 ? 2 : raw / size < 7.5 ? 5 : 10);
+    constexpr double kMost = 1e300, kLeastSpan = 1e-9;  // of the values' size: below it ticks would fall together
+    least = std::clamp(least, -kMost, kMost);
+    most = std::clamp(most, -kMost, kMost);
+    const double size = std::max(std::abs(least), std::abs(most));
+    if (!(most - least > size * kLeastSpan) || size < 1 / kMost) most = least + (size < 1 / kMost ? 1 : size * 0.1);
+    const double raw = (most - least) / 5, decade = std::pow(10, std::floor(std::log10(raw)));
+    step = decade * (raw / decade < 1.5 ? 1 : raw / decade < 3.5 ? 2 : raw / decade < 7.5 ? 5 : 10);
     low = std::floor(least / step) * step;
     high = std::ceil(most / step) * step;
   }
@@ -50,6 +55,7 @@ struct Axis {
   std::string label(int i) const {
     const int decimals = std::max(0, -static_cast<int>(std::floor(std::log10(step) + 1e-9)));
     const double value = tick(i);
+    if (std::abs(value) >= 1e6) return three_digits(value);
     return format("{:.{}f}", std::abs(value) < step / 1e6 ? 0.0 : value, std::min(decimals, 9));
   }
 };

@@ -65,20 +65,6 @@ void check_artifact(const ReceiptArtifact& artifact, const std::filesystem::path
 
 }  // namespace
 
-std::string_view verdict_label(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kPass:
-      return "PASS";
-    case Verdict::kFail:
-      return "FAIL";
-    case Verdict::kNotRun:
-      return "NOT RUN";
-    case Verdict::kVoid:
-      return "VOID";
-  }
-  return "";
-}
-
 std::string new_run_id() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};

@@ -24,7 +24,20 @@ enum class Verdict { kPass, kFail, kNotRun, kVoid };
 enum class ReceiptKind { kBench, kGate, kSoak, kAb, kDrill, kPromotion };
 enum class ArmRole { kNone, kControl, kCandidate, kNull };
 
-std::string_view verdict_label(Verdict verdict);  // for people: "NOT RUN"
+// For people: "NOT RUN".
+inline std::string_view verdict_label(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kPass:
+      return "PASS";
+    case Verdict::kFail:
+      return "FAIL";
+    case Verdict::kNotRun:
+      return "NOT RUN";
+    case Verdict::kVoid:
+      return "VOID";
+  }
+  return "";
+}
 
 // Named figures with the unit in the name: {"ttft_alone_s", 0.8}. Absent: not known.
 using Measures = std::map<std::string, double>;

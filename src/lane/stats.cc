@@ -115,7 +115,7 @@ double mcnemar_p(int64_t only_a, int64_t only_b) {
 std::vector<double> holm(std::span<const double> p_values) {
   std::vector<size_t> order(p_values.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return p_values[a] < p_values[b]; });
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return p_values[a] < p_values[b]; });
   std::vector<double> adjusted(p_values.size());
   double worst = 0;
   for (size_t rank = 0; rank < order.size(); ++rank) {

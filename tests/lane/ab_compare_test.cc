@@ -295,6 +295,19 @@ TEST(AbCompare, TailsBindWhenThereAreEnoughRequests) {
   EXPECT_THAT(few.caveats, Contains(HasSubstr("2 of 2 latency tails rest on fewer than 1000")));
 }
 
+// A bench measures more than one thing: what has no tokens per second is not compared by them.
+TEST(AbCompare, CellsWithoutTheMetricAreLeftOut) {
+  AbPlan plan = test_plan();
+  auto blocks = test_blocks(plan, {.effect = 0.03, .block_sd = 0.001});
+  for (AbBlock& block : blocks)
+    block.receipt.cells.push_back({.id = "prefill/32768", .measures = {{"prefill_tok_s", 9000}}});
+  const auto result = compare_arms(plan, blocks);
+  EXPECT_EQ(result.verdict, Verdict::kPass);
+  EXPECT_EQ(result.cells.size(), 1u);
+  plan.metric = "steps_per_hour";
+  EXPECT_THAT(compare_arms(plan, blocks).void_reasons, ElementsAre("no cell of the first control has steps_per_hour"));
+}
+
 TEST(AbCompare, SharedBootsAreACaveat) {
   const AbPlan plan = test_plan();
   auto blocks = test_blocks(plan, {.effect = 0.03, .block_sd = 0.001});

@@ -76,6 +76,11 @@ TEST(Plot, DrawsWhatItIsGiven) {
               AllOf(HasSubstr("<path"), Not(HasSubstr("nan"))));
   EXPECT_THAT(forest_plot("t", "%", {{"x", {1, 0.5, 1.5}}}, {1.5}), HasSubstr("stroke-dasharray"));
   EXPECT_THAT(forest_plot("t", "%", {{"x", {0, 0, 0}}}), AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+  for (const double value : {0.0, 5e-324, 1e-300, 1e16, 1.7e308}) {
+    EXPECT_THAT(point_plot("t", "x", "y", {{value, -value, 0}, {value, value, 1}}, {"a", "b"}),
+                AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf"))))
+        << value;
+  }
   EXPECT_EQ(point_plot("t", "block", "tok/s", {}, {}), "");
   EXPECT_THAT(point_plot("t", "block", "tok/s", {{1, 5, 0}, {2, 5, 1}}, {"a", "b"}),
               AllOf(HasSubstr("fill-b"), Not(HasSubstr("nan"))));
