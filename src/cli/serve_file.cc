@@ -1,9 +1,10 @@
-// The TOML file of `onelane serve`; the only file that includes toml++.
+// The TOML file of `onelane serve`.
 #include <toml++/toml.h>
 
 #include "base/format.h"
 #include "base/mapped_file.h"
 #include "cli/serve_options.h"
+#include "lane/toml_check.h"
 
 namespace onelane {
 namespace {
@@ -21,6 +22,7 @@ std::optional<std::string> value_text(const toml::node& node) {
 
 Result<std::vector<FileOption>> read_option_file(const std::string& path) {
   ONELANE_ASSIGN(const std::string text, read_file(path));
+  if (auto sound = check_toml_characters(text); !sound) return std::move(sound).error().in(path);
   toml::table table;
   try {
     table = toml::parse(text, path);

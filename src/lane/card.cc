@@ -10,6 +10,7 @@
 #include "base/format.h"
 #include "lane/ab_fields.h"
 #include "lane/document.h"
+#include "lane/toml_check.h"
 
 namespace onelane {
 
@@ -137,6 +138,7 @@ std::string toml_text(const std::string& text) {
 }  // namespace
 
 Result<Card> parse_card(std::string_view text) {
+  ONELANE_TRY(check_toml_characters(text));
   toml::table table;
   try {
     table = toml::parse(text);

@@ -87,6 +87,20 @@ TEST(Card, RefusalsNameLineOrField) {
               HasSubstr("gates[1].id: is there twice"));
 }
 
+// toml++ 3.3 must not see these where white space may stand.
+TEST(Card, LettersBeyondAsciiStandInQuotes) {
+  EXPECT_THAT(refusal("a = 1\n\xC3\xA4 = 2\n"), HasSubstr("line 2: characters beyond ASCII"));
+  EXPECT_THAT(refusal("a = \"x\" \xE3\x80\x81\n"), HasSubstr("line 1: characters"));
+  EXPECT_THAT(refusal("a = \"\"\"x \\\n  \xC3\xA4\"\"\"\n"), HasSubstr("line 2: characters"));
+  EXPECT_THAT(refusal("a = +\"ä\"\n"), HasSubstr("line 1: characters"));
+  // These parse, and are no cards.
+  for (const std::string text :
+       {"title = \"ä\"", "# ä\n", "t = 'ä'", "t = \"\\\"ä\" # ä", "\"ä\" = 1", "t = '''\nä''ä'''''",
+        "t = \"\"\"\"ä\"\"\"\"\"", "\xEF\xBB\xBFt = \"\\\\\"", "t = \"\" # ä"}) {
+    EXPECT_THAT(refusal(text), HasSubstr("schema: must be")) << text;
+  }
+}
+
 TEST(Card, ANewOneIsFilledInBeforeItReads) {
   const std::string text = new_card("an-id", "say \"why\" \\ not");
   EXPECT_THAT(refusal(text), HasSubstr("hypothesis: is empty"));
