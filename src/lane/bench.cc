@@ -134,9 +134,20 @@ class Runner {
     return {};
   }
 
+  // Whether a prompt of this many tokens and its answer fit; else the report says that they do not.
+  bool fits(const char* phase, int64_t context, int64_t answer) {
+    const auto& longest = server_->info().max_model_len_tokens;
+    if (!longest || context + answer <= *longest) return true;
+    report_.skipped.push_back(
+        format("{}/ctx{}: {} + {} tokens do not fit a context of {}", phase, context, context, answer, *longest));
+    say("skipped: " + report_.skipped.back());
+    return false;
+  }
+
   Result<void> phases() {
     for (const int64_t context : options_.prefill_contexts) {
       if (interrupted()) return {};
+      if (!fits("prefill", context, 1)) continue;
       ONELANE_ASSIGN(PrefillResult result, run_prefill(*server_, *asker_, options_, context, hooks_.progress));
       report_.prefill.push_back(std::move(result));
     }
@@ -157,6 +168,7 @@ class Runner {
     }
     for (const int64_t context : options_.mixed_contexts) {
       if (interrupted()) return {};
+      if (!fits("mixed", context, kArrivalTokens)) continue;
       ONELANE_ASSIGN(MixedResult result, run_mixed(*server_, *asker_, options_, context, hooks_.progress));
       report_.mixed.push_back(std::move(result));
     }

@@ -24,7 +24,8 @@ struct BenchReport {
   std::vector<CellResult> cells;
   std::vector<BurstResult> bursts;
   std::vector<MixedResult> mixed;
-  std::string interrupted;  // why the run ended early; empty: it did not
+  std::vector<std::string> skipped;  // phases that do not fit the model's context, a sentence each
+  std::string interrupted;           // why the run ended early; empty: it did not
 };
 
 struct BenchHooks {

@@ -14,7 +14,6 @@ using TimePoint = HttpClock::time_point;
 constexpr size_t kMaxSamples = 100;
 constexpr size_t kMaxProblems = 5;
 constexpr double kCacheHit = 0.05;  // of a prompt that should be cold
-constexpr int64_t kArrivalTokens = 16;
 
 double seconds(HttpClock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 

@@ -40,6 +40,8 @@ struct BurstResult {
 Result<BurstResult> run_burst(BenchServer& server, BenchAsker& asker, const BenchOptions& options,
                               const PlannedCell& cell, const BenchObserver& observer);
 
+inline constexpr int64_t kArrivalTokens = 16;  // that the long prompt is answered with
+
 // Decode streams in the background, and one long prompt that arrives.
 struct MixedResult {
   int64_t context_tokens = 0;

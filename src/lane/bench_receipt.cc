@@ -191,6 +191,7 @@ void judge(const BenchReport& report, Receipt& receipt) {
   for (const CellResult& cell : report.cells) {
     if (!cell.measured()) receipt.reasons.push_back(format("{}: not measured: {}", cell.id, cell.skipped));
   }
+  for (const std::string& skipped : report.skipped) receipt.reasons.push_back("not measured: " + skipped);
   if (!report.interrupted.empty()) receipt.reasons.push_back("ended early: " + report.interrupted);
   if (!receipt.void_reasons.empty()) {
     receipt.verdict = Verdict::kVoid;

@@ -100,19 +100,20 @@ void add_matrix(std::string& out, const BenchReport& report, const std::string& 
 }
 
 void add_details(std::string& out, const BenchReport& report) {
-  out += format("\n{:<26} {:>8} {:>8} {:>7} {:>9} {:>9} {:>9} {:>9} {:>8} {:>6}\n", "cell", "tok/s", "tok/s C",
-                "acc/step", "TTFT p50", "TTFT p95", "ITL p50", "ITL p99", "gap max", "eff C");
+  out += format("\n{:<26} {:>7} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9} {:>9} {:>8} {:>6}\n", "cell", "tok/s", "tok/s C",
+                "step/s", "acc/step", "TTFT p50", "TTFT p95", "ITL p50", "ITL p99", "gap max", "eff C");
   for (const CellResult& cell : report.cells) {
     const WindowNumbers& w = cell.window;
     if (!cell.measured()) {
       out += format("{:<26} skipped: {}\n", cell.id, cell.skipped);
       continue;
     }
-    out += format("{:<26} {:>8} {:>8} {:>8} {:>6} ms {:>6} ms {:>6} ms {:>6} ms {:>5} ms {:>6}\n", cell.id,
-                  number(w.tok_s), number(times(w.tok_s, 1.0 / cell.concurrency)), number(w.accepted_per_step),
-                  number(times(quantile(w.ttft_s, 0.5), 1e3)), number(times(quantile(w.ttft_s, 0.95), 1e3)),
-                  number(times(quantile(w.itl_s, 0.5), 1e3)), number(times(quantile(w.itl_s, 0.99), 1e3)),
-                  number(w.max_gap_s * 1e3), number(w.effective_concurrency));
+    out +=
+        format("{:<26} {:>7} {:>7} {:>7} {:>8} {:>6} ms {:>6} ms {:>6} ms {:>6} ms {:>5} ms {:>6}\n", cell.id,
+               number(w.tok_s), number(times(w.tok_s, 1.0 / cell.concurrency)), number(w.steps_s),
+               number(w.accepted_per_step), number(times(quantile(w.ttft_s, 0.5), 1e3)),
+               number(times(quantile(w.ttft_s, 0.95), 1e3)), number(times(quantile(w.itl_s, 0.5), 1e3)),
+               number(times(quantile(w.itl_s, 0.99), 1e3)), number(w.max_gap_s * 1e3), number(w.effective_concurrency));
     if (cell.right + cell.wrong + cell.not_graded > 0) {
       out += format("{:<26} right {}, wrong {}, not graded {}\n", "", cell.right, cell.wrong, cell.not_graded);
     }
@@ -240,6 +241,7 @@ std::string bench_tables(const BenchReport& report) {
       add_problems(out, row.flags, row.problems);
     }
   }
+  for (const std::string& skipped : report.skipped) out += format("\nskipped: {}\n", skipped);
   if (!report.interrupted.empty()) out += format("\nended early: {}\n", report.interrupted);
   return out;
 }
@@ -263,6 +265,7 @@ std::string bench_json(const BenchReport& report) {
                       {"seed", known(o.seed)},
                       {"texts", texts_name(report)},
                       {"prompts_sha256", report.prompts_sha256},
+                      {"skipped", report.skipped},
                       {"interrupted", report.interrupted.empty() ? Json() : Json(report.interrupted)}};
   json["startup_diagnostics"] = {{"max_model_len", known(report.server.max_model_len_tokens)},
                                  {"kv_budget_tokens", known(o.kv_tokens ? o.kv_tokens : report.server.kv_tokens)},
