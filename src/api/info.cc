@@ -155,6 +155,14 @@ void add_info_routes(Router& router, Services& services) {
   get("/ready", Access::kOpen, [&services](const auto&, auto& to) { ready(services, to); });
   get("/version", Access::kOpen,
       [&services](const auto&, auto& to) { answer(to, {{"version", services.options.version}}); });
+  get("/server_info", Access::kKey, [&services](const auto&, auto& to) {
+    const ServerIdentity& identity = services.options.identity;
+    answer(to, {{"version", services.options.version},
+                {"build", identity.build},
+                {"boot_id", identity.boot_id},
+                {"model", identity.model},
+                {"settings", identity.settings}});
+  });
   get("/load", Access::kOpen, [&services](const auto&, auto& to) {
     const EngineStats stats = services.engine.stats();
     answer(to, {{"server_load", stats.running + stats.waiting}});

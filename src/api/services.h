@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,14 @@ namespace onelane {
 
 class Metrics;
 
+// What is running, for those who measure it: enough to tell two servers apart, nothing about where they run.
+struct ServerIdentity {
+  std::string build;                            // the program's build id
+  std::string boot_id;                          // another one at every start
+  std::string model;                            // hash of the checkpoint's numbers and samples of its weights
+  std::map<std::string, std::string> settings;  // effective options that can change speed or answers
+};
+
 struct ApiOptions {
   std::vector<std::string> model_names;  // served names; the first is the one that answers carry
   std::vector<std::string> api_keys;     // empty: no key is asked for
@@ -26,8 +35,9 @@ struct ApiOptions {
   double health_seconds = 60;     // /health fails when requests run and no step has finished for so long
   double request_seconds = 0;     // deadline of every request; 0: none
   std::string version;            // of this program
-  bool log_requests = true;       // one line each, never with text of prompt or answer
-  bool log_text = false;          // the text of requests as well; off by default on purpose
+  ServerIdentity identity;
+  bool log_requests = true;  // one line each, never with text of prompt or answer
+  bool log_text = false;     // the text of requests as well; off by default on purpose
 };
 
 // What reading a request needs: no engine, no I/O.

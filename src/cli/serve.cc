@@ -4,6 +4,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
+#include <random>
+#include <set>
 #include <utility>
 
 #include "api/metrics.h"
@@ -13,6 +16,8 @@
 #include "api/services.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "base/program.h"
+#include "engine/identity.h"
 
 namespace onelane {
 namespace {
@@ -28,6 +33,16 @@ void print_plan(const Engine& engine) {
     sum += line.bytes;
   }
   std::fprintf(stderr, "  %-38s %12.2f MiB\n", "together", static_cast<double>(sum) / 0x1p20);
+}
+
+// Options that say where the server is and who may use it are nobody's business.
+std::map<std::string, std::string> measured_settings(const ServeOptions& options) {
+  const std::set<std::string> private_names = {"model", "served-model-name", "host", "port", "api-key", "disk-kv"};
+  std::map<std::string, std::string> settings;
+  for (const ServeOption& option : serve_option_table()) {
+    if (!option.secret && !private_names.contains(option.name)) settings[option.key()] = option.get(options);
+  }
+  return settings;
 }
 
 bool is_loopback(const std::string& host) { return host.starts_with("127.") || host == "::1"; }
@@ -156,6 +171,8 @@ Result<void> serve(const ServeCommand& command) {
   std::fprintf(stderr, "settings:\n%s", settings_text(settings).c_str());
   ONELANE_ASSIGN(Runtime runtime, load_runtime(options.runtime));
   ONELANE_ASSIGN(std::unique_ptr<Engine> engine, Engine::create(*runtime.model, *runtime.kernels, options.engine));
+  options.api.identity = {program_build_id(), format("{:08x}", std::random_device()()), model_identity(*runtime.model),
+                          measured_settings(options)};
   print_plan(*engine);
   std::fprintf(stderr, "longest sequence: %d tokens\n", engine->max_model_len());
   if (command.check) {

@@ -29,8 +29,8 @@ enum class AbQuestion {
 
 struct AbArm {
   std::string name;
-  // A shell command that leaves one sealed receipt at {receipt} ({role}, {block} and {order} are filled in too), or the
-  // http:// URL of a server, which is measured by `onelane bench serve`.
+  // A shell command that leaves one sealed receipt at {receipt} ({role}, {block}, {order} and {onelane}, this program,
+  // are filled in too), or the http:// URL of a server, which is measured by `onelane bench serve`.
   std::string command;
 };
 

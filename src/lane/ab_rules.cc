@@ -26,10 +26,13 @@ std::string sampling_text(const ReceiptSampling& s) {
 // What identifies the thing that ran. The parts in `kShared` must be equal between arms too.
 std::map<std::string, std::string> identity(const Receipt& r) {
   std::string settings;
-  for (const auto& [key, value] : r.resolved.settings) settings += format("{}={} ", key, value);
+  std::string model;  // our server's hash of it, where no SHA-256 of the weights is known
+  for (const auto& [key, value] : r.resolved.settings) {
+    (key == "server.model_identity" ? model : settings) += format("{}={} ", key, value);
+  }
   return {{"build", format("{} {} {}", r.build.id, shown(r.build.git), shown(r.build.binary_sha256))},
           {"settings", settings},
-          {"weights", format("{} {}", r.model.name, shown(r.model.weights_sha256))},
+          {"weights", format("{} {} {}", r.model.name, shown(r.model.weights_sha256), model)},
           {"tokenizer", shown(r.model.tokenizer_sha256)},
           {"template", shown(r.model.template_sha256)},
           {"sampling", sampling_text(r.resolved.sampling)},

@@ -74,7 +74,8 @@ Result<Measured> measure(const AbPlan& plan, const AbRunOptions& options, size_t
   const std::string stem = format("block-{:02}-{}", index + 1, name_of(role)), name = stem + ".json";
   const fs::path folder(options.folder), file = folder / name, log = folder / (stem + ".log");
   const std::string command =
-      fill_command(arm_command(arm, options.self), {{"receipt", fs::absolute(file).string()},
+      fill_command(arm_command(arm, options.self), {{"onelane", options.self},
+                                                    {"receipt", fs::absolute(file).string()},
                                                     {"role", std::string(name_of(role))},
                                                     {"block", format("{}", index / blocks_per_group(plan) + 1)},
                                                     {"order", format("{}", index + 1)}});

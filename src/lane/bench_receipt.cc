@@ -220,7 +220,10 @@ Receipt bench_receipt(const BenchReport& report, const std::string& command) {
   receipt.protocol = {.file = lib ? "llm-inference-bench" : builtin_workloads().protocol,
                       .mode = lib ? "lib" : "strict"};
   receipt.protocol.prompts_sha256 = report.prompts_sha256;
-  receipt.build = {.id = report.server.version, .engine = report.server.engine_name()};
+  const ServerInfo& server = report.server;
+  receipt.build = {.id = server.build.empty() ? server.version : format("{}+{}", server.version, server.build),
+                   .engine = server.engine_name()};
+  if (!server.boot_id.empty()) receipt.arm.boot_id = server.boot_id;
   receipt.model.name = report.server.model;
   receipt.resolved.sampling = {.temperature = o.temperature, .top_p = o.top_p, .seed = o.seed};
   receipt.resolved.sampling.max_tokens = o.max_tokens;
@@ -228,6 +231,7 @@ Receipt bench_receipt(const BenchReport& report, const std::string& command) {
   receipt.resolved.settings = {{"window_s", format("{:g}", o.timing.window_s)},
                                {"characters_per_token", format("{:.3f}", report.characters_per_token)},
                                {"silence_s", format("{:g}", o.timing.silence_s)}};
+  for (const auto& [name, value] : server.settings) receipt.resolved.settings["server." + name] = value;
   if (report.server.max_model_len_tokens) {
     receipt.resolved.settings["max_model_len"] = std::to_string(*report.server.max_model_len_tokens);
   }

@@ -26,7 +26,8 @@ Result<Receipt> run_gate(const CardGate& gate, const Card& card, const AbRunOpti
   const fs::path folder(options.folder);
   const std::string file = (folder / format("gate-{}.json", gate.id)).string();
   const std::string log = (folder / format("gate-{}.log", gate.id)).string();
-  const std::string command = fill_command(gate.command, {{"receipt", fs::absolute(file).string()}});
+  const std::string command =
+      fill_command(gate.command, {{"onelane", options.self}, {"receipt", fs::absolute(file).string()}});
   ONELANE_ASSIGN(const CommandEnd end, run_command(command, log, static_cast<double>(card.comparison.block_timeout_s)));
   auto receipt = load_receipt(file);
   if (receipt) return receipt;

@@ -66,6 +66,17 @@ void read_capacity(const MetricsPage& page, ServerInfo& info) {
   if (size && blocks) info.kv_tokens = *size * *blocks * context_ranks(page);
 }
 
+void read_identity(const Json& answer, ServerInfo& info) {
+  info.build = text(answer, "build");
+  info.boot_id = text(answer, "boot_id");
+  const auto settings = answer.find("settings");
+  if (settings == answer.end() || !settings->is_object()) return;
+  for (const auto& [name, value] : settings->items()) {
+    if (value.is_string()) info.settings[name] = value.get<std::string>();
+  }
+  if (const std::string model = text(answer, "model"); !model.empty()) info.settings["model_identity"] = model;
+}
+
 Result<void> choose_model(HttpClient& client, const std::string& asked, ServerInfo& info) {
   ONELANE_ASSIGN(const HttpReply reply, client.get("/v1/models"));
   const Json models = Json::parse(reply.body, nullptr, false);
@@ -113,6 +124,7 @@ Result<ServerInfo> discover(HttpClient& client, const std::string& model) {
     info.version = text(*version, "version");
   }
 
+  if (const auto ours = ask(client, "/server_info")) read_identity(*ours, info);
   const auto metrics = client.get("/metrics", 5);
   if (metrics && metrics->status == 200) {
     const std::string_view head = std::string_view(metrics->body).substr(0, kSniffedBytes);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -12,8 +13,10 @@ namespace onelane {
 struct ServerInfo {
   std::string model;  // the name to ask for
   EngineKind engine = EngineKind::kOther;
-  bool onelane = false;  // vLLM's names and our own beside them
-  std::string version;   // "" if it does not say
+  bool onelane = false;        // vLLM's names and our own beside them
+  std::string version;         // "" if it does not say
+  std::string build, boot_id;  // of GET /server_info, ours alone; "" if it does not say
+  std::map<std::string, std::string> settings;
   bool has_metrics = false;
   bool has_health = false;  // GET /health answers with 200
   std::optional<int64_t> max_model_len_tokens;

@@ -1,6 +1,7 @@
 """The OpenAI routes as the `openai` package speaks them, against a running server."""
 
 import json
+import re
 import socket
 import subprocess
 import urllib.error
@@ -38,6 +39,10 @@ def test_models(client, server):
     assert [model.id for model in models] == [MODEL] and models[0].max_model_len > 1000
     assert client.models.retrieve(MODEL).id == MODEL
     assert "version" in json.loads(server.get("/version"))
+    info = json.loads(server.get("/server_info"))
+    assert re.fullmatch("[0-9a-f]{16,}", info["build"]) and re.fullmatch("[0-9a-f]{8}", info["boot_id"])
+    assert info["settings"]["backend"] == "cpu"
+    assert not {"model", "host", "port", "api_key", "disk_kv"} & set(info["settings"])
     assert json.loads(server.get("/health"))["status"] == "ok"
 
 
