@@ -114,7 +114,8 @@ struct ReceiptCell {
   std::optional<double> accepted_per_step;  // drafts accepted; tok_s per stream = steps_s (1 + accepted_per_step)
   Percentiles ttft_ms, itl_ms;              // derived from samples "ttft_ms", "itl_ms"
   std::optional<double> max_gap_ms;         // longest silence of any stream
-  int64_t requests = 0, errors = 0, loops = 0;
+  int64_t requests = 0, errors = 0;
+  std::optional<int64_t> loops;             // answers that repeat themselves; not known where nobody looked
   std::optional<double> fairness_min_mean;  // tokens of the slowest stream over the mean of all
   std::vector<std::string> flags;           // "underfilled", "stall_at_end"
   Measures measures;                        // whatever else the protocol measures

@@ -90,7 +90,7 @@ Table cell_table(const Receipt& r) {
                           limited ? "∅" : figure(cell.tok_s), figure(cell.steps_s), figure(cell.accepted_per_step),
                           pair(cell.ttft_ms.p50, cell.ttft_ms.p95), pair(cell.itl_ms.p50, cell.itl_ms.p99),
                           figure(cell.max_gap_ms), format("{}", cell.requests), format("{}", cell.errors),
-                          format("{}", cell.loops), format("{}", fmt::join(cell.flags, ", "))});
+                          count(cell.loops), format("{}", fmt::join(cell.flags, ", "))});
   }
   table.caption = format("Mode {}. Three significant digits; the receipt has them as measured. ∅: limited by capacity.",
                          r.protocol.mode);

@@ -198,6 +198,8 @@ void read_counters(const WindowInput& in, WindowNumbers& n) {
   for (size_t i = 0; i < positions && drafts && *drafts > 0; ++i) {
     n.accept_by_position.push_back((last.accepted_by_position[i] - first.accepted_by_position[i]) / *drafts);
   }
+  // A server may list more positions than it drafts.
+  while (!n.accept_by_position.empty() && n.accept_by_position.back() == 0) n.accept_by_position.pop_back();
 }
 
 void judge(const WindowInput& in, WindowNumbers& n) {

@@ -41,7 +41,7 @@ class ReceiptStoreTest : public testing::Test {
   void three() {
     auto store = ReceiptStore::open(path_);
     ASSERT_TRUE(store) << store.error().message;
-    for (const char* id : {"a1", "a2", "b1"}) ASSERT_TRUE(store->add(receipt(id)));
+    for (const char* id : {"a1", "a2", "z1"}) ASSERT_TRUE(store->add(receipt(id)));
     EXPECT_THAT(*store->verify(), ElementsAre());
   }
   std::vector<std::string> problems() { return *ReceiptStore::open(path_)->verify(); }
@@ -55,10 +55,10 @@ TEST_F(ReceiptStoreTest, KeepsReceiptsToTheByte) {
   ASSERT_TRUE(store) << store.error().message;
   const auto rows = *store->list();
   ASSERT_EQ(rows.size(), 3u);
-  EXPECT_EQ(rows[2].run_id, "b1");
+  EXPECT_EQ(rows[2].run_id, "z1");
   EXPECT_EQ(rows[2].verdict, "FAIL");
   EXPECT_EQ(rows[2].model, "mini-v41");
-  EXPECT_EQ(*store->find("b"), receipt("b1"));
+  EXPECT_EQ(*store->find("z"), receipt("z1"));
   EXPECT_EQ(*store->find(rows[0].digest.substr(0, 12)), receipt("a1"));
   EXPECT_THAT(store->find("a").error().message, HasSubstr("more than one"));
   ASSERT_TRUE(ReceiptStore::open(path_)->add(receipt("a11")));
@@ -85,7 +85,7 @@ TEST_F(ReceiptStoreTest, RowsCannotBeChangedByAccident) {
 TEST_F(ReceiptStoreTest, VerifyFindsARemovedReceipt) {
   three();
   ASSERT_EQ(shell("DROP TRIGGER receipts_stay; DELETE FROM receipts WHERE run_id = 'a2'"), SQLITE_OK);
-  EXPECT_THAT(problems(), ElementsAre(HasSubstr("b1: the chain breaks here")));
+  EXPECT_THAT(problems(), ElementsAre(HasSubstr("z1: the chain breaks here")));
 }
 
 TEST_F(ReceiptStoreTest, VerifyFindsAReplacedReceipt) {
@@ -101,9 +101,9 @@ TEST_F(ReceiptStoreTest, VerifyFindsAReplacedReceipt) {
 TEST_F(ReceiptStoreTest, VerifyFindsChangedColumnsAndText) {
   three();
   ASSERT_EQ(shell("DROP TRIGGER receipts_hold; UPDATE receipts SET verdict = 'PASS' WHERE run_id = 'a1';"
-                  "UPDATE receipts SET json = replace(json, '6000', '6600') WHERE run_id = 'b1'"),
+                  "UPDATE receipts SET json = replace(json, '6000', '6600') WHERE run_id = 'z1'"),
             SQLITE_OK);
-  EXPECT_THAT(problems(), ElementsAre(HasSubstr("a1: the store's columns"), HasSubstr("b1: digest: does not fit")));
+  EXPECT_THAT(problems(), ElementsAre(HasSubstr("a1: the store's columns"), HasSubstr("z1: digest: does not fit")));
 }
 
 TEST_F(ReceiptStoreTest, OtherFilesAreRefused) {

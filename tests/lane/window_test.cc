@@ -38,7 +38,7 @@ ServerReading reading(int ms, double tokens, double drafts) {
   r.drafts = drafts;
   r.draft_tokens = drafts * 5;
   r.accepted_tokens = tokens - drafts;
-  r.accepted_by_position = {drafts * 0.9, drafts * 0.5};
+  r.accepted_by_position = {drafts * 0.9, drafts * 0.5, 0};
   r.steps = drafts / 2;
   return r;
 }
