@@ -117,7 +117,7 @@ void watch_window(BenchServer& server, const CellPlan& plan, const BenchTiming& 
   for (;;) {
     const double elapsed = since(input.start);
     tell(observer, {plan.id(), "window", elapsed, timing.window_s, rate.update(load.now())}, latest);
-    if (elapsed >= timing.window_s) break;
+    if (elapsed >= timing.window_s || load.now().active == 0) break;  // all streams have failed
     if (elapsed >= next_look) {
       look();
       next_look += timing.poll_s;

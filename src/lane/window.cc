@@ -128,20 +128,20 @@ void measure_requests(const WindowInput& in, WindowNumbers& n) {
   n.restart_share = std::max(0.0, 1 - decoding_s / (n.window_s * in.concurrency));
 }
 
-// A stream ended a request or began the next one just before: what the server counts then is on its way to be right.
-bool near_restart(const WindowInput& in, const ServerReading& reading) {
+// Streams that ended a request or began the next one just before: what the server counts of them is on its way.
+int restarting(const WindowInput& in, const ServerReading& reading) {
   // When within the reading the server counted is not known, and it knows of a request's end before we do.
   const double slack_s = reading.took_s / 2 + kEndKnownS;
+  const auto recent = [&](double since_s) { return since_s >= -slack_s && since_s <= kRestartS; };
+  int count = 0;
   for (const StreamTrace& stream : in.streams) {
-    for (const ChatResult& request : stream.requests) {
+    count += std::any_of(stream.requests.begin(), stream.requests.end(), [&](const ChatResult& request) {
       const double since_start_s = seconds(reading.at - request.started);
-      if (since_start_s >= -slack_s && since_start_s <= kRestartS) return true;
-      if (request.outcome == ChatOutcome::kCancelled) continue;  // ended by the window's end
-      const double since_end_s = since_start_s - request.total_s;
-      if (since_end_s >= -slack_s && since_end_s <= kRestartS) return true;
-    }
+      const bool ended = request.outcome != ChatOutcome::kCancelled;  // else by the window's end
+      return recent(since_start_s) || (ended && recent(since_start_s - request.total_s));
+    });
   }
-  return false;
+  return count;
 }
 
 void read_gauges(const WindowInput& in, WindowNumbers& n) {
@@ -150,12 +150,15 @@ void read_gauges(const WindowInput& in, WindowNumbers& n) {
     if (value) most = std::max(most.value_or(*value), *value);
   };
   for (const WindowReading& reading : in.readings) {
-    raise(n.kv_usage_max, reading.server.kv_usage);
-    raise(n.running_max, reading.server.running);
+    const ServerReading& server = reading.server;
+    raise(n.kv_usage_max, server.kv_usage);
+    raise(n.running_max, server.running);
     // A request that has just come waits for the step under way; that is no queue.
-    if (!in.count_restarts && near_restart(in, reading.server)) continue;
-    raise(n.waiting_max, reading.server.waiting);
-    if (reading.server.running) running.push_back(*reading.server.running);
+    const int excused = in.count_restarts ? 0 : restarting(in, server);
+    if (server.waiting) raise(n.waiting_max, std::max(0.0, *server.waiting - excused));
+    if (!server.running) continue;
+    const double missing = std::max(0.0, in.concurrency - *server.running);
+    running.push_back(*server.running + std::min<double>(missing, excused));
   }
   if (!running.empty()) n.running_mean = mean(running);
 }

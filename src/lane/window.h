@@ -47,7 +47,7 @@ struct WindowInput {
   int64_t max_tokens = 0;  // asked of each request
   bool ignore_eos = true;
   bool continuous_usage = true;
-  bool count_restarts = true;  // what /metrics says between two requests of a stream counts, as in the bench
+  bool count_restarts = true;  // a request that has just begun counts as waiting, as in the community bench
   double silence_s = 2;        // a stream that says nothing for longer is flagged
   double max_lag_s = 0.005;    // p99 of the client's own lateness
   std::vector<double> lag_s;   // of the I/O threads, in the window

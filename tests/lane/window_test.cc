@@ -129,6 +129,13 @@ TEST(Window, GapsBetweenRequestsAreTheClientsInStrictMode) {
   const WindowNumbers n = measure_window(in);
   EXPECT_THAT(n.flags, IsEmpty());
   EXPECT_EQ(n.restarts, 1);
+  EXPECT_DOUBLE_EQ(*n.running_mean, 2);
+  // One stream's restart excuses one request, not two.
+  in.readings[1].server.running = 0.0;
+  EXPECT_THAT(measure_window(in).flags, ElementsAre("underfilled", "capacity_limited"));
+  in.readings[1].server.running = 1.0;
+  in.readings[1].server.waiting = 2.0;
+  EXPECT_THAT(measure_window(in).flags, ElementsAre("queue_seen", "capacity_limited"));
   EXPECT_NEAR(n.effective_concurrency, 2 - 0.11, 0.01);
 }
 
