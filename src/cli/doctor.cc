@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/format.h"
+#include "base/proc_file.h"
 #include "device/buffer.h"
 #include "device/plugin.h"
 
@@ -20,22 +21,15 @@ void line(std::string& out, const char* subject, const std::string& text) {
   out += format("{:<9} {}\n", subject, text);
 }
 
-// Value of the first line "key<blanks>: value" or "key: value" of a file under /proc; empty when there is none.
-std::string proc_value(const char* path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string text; std::getline(file, text);) {
-    if (!text.starts_with(key)) continue;
-    const size_t colon = text.find(':');
-    if (colon == std::string::npos) continue;
-    const size_t begin = text.find_first_not_of(" \t", colon + 1);
-    return begin == std::string::npos ? "" : text.substr(begin);
-  }
-  return "";
+// The first value of `key` in a file under /proc; empty when there is none.
+std::string proc_value(const char* path, const char* key) {
+  const auto values = proc_values(path, key);
+  return values.empty() ? "" : values.front();
 }
 
 std::string gigabytes(double bytes) { return format("{:.1f} GB", bytes / 1e9); }
 
-double meminfo_bytes(const std::string& key) {
+double meminfo_bytes(const char* key) {
   const std::string text = proc_value("/proc/meminfo", key);  // "16318480 kB"
   return std::strtod(text.c_str(), nullptr) * 1024;
 }

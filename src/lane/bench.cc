@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <ctime>
 #include <map>
+#include <optional>
 
 #include "base/format.h"
+#include "lane/environment.h"
 #include "text/completion.h"
 
 namespace onelane {
@@ -19,6 +21,19 @@ std::string utc_now() {
   char text[32];
   std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc);
   return text;
+}
+
+bool is_local(const std::string& url) {
+  for (const char* host : {"://127.", "://localhost", "://[::1]"}) {
+    if (url.find(host) != std::string::npos) return true;
+  }
+  return false;
+}
+
+// Ours says what it runs on; of others it is what they are for.
+bool uses_gpu(const ServerInfo& server) {
+  const auto backend = server.settings.find("backend");
+  return backend == server.settings.end() || (backend->second != "cpu" && backend->second != "reference");
 }
 
 Result<void> check(const BenchOptions& options) {
@@ -82,7 +97,13 @@ class Runner {
     cells_ = plan_cells(options_, asker_->workloads(), server_->info());
     ONELANE_TRY(calibrate());
     report_.characters_per_token = asker_->characters_per_token();
+    std::optional<EnvironmentWatch> watch;
+    if (is_local(options_.url)) watch.emplace(EnvironmentOptions{.gpu = uses_gpu(server_->info())});
     const auto done = phases();
+    if (watch) {
+      report_.machine = watch->machine();
+      report_.environment = watch->stop();
+    }
     if (!done) {
       const bool nothing = report_.prefill.empty() && report_.cells.empty() && report_.bursts.empty();
       if (nothing) return done.error();

@@ -18,6 +18,9 @@ struct BenchReport {
   std::string started_utc;  // "2026-11-30T10:15:00Z"
   double characters_per_token = 0;
   std::string prompts_sha256;
+  // Of the server's machine, where it is this one; of another nothing is known.
+  ReceiptMachine machine;
+  ReceiptEnvironment environment;
   bool original_texts = false;  // lib: llm-inference-bench's own texts, by their hashes
 
   std::vector<PrefillResult> prefill;

@@ -1,9 +1,4 @@
-#include <fstream>
 #include <sstream>
-#include <thread>
-
-#include <sys/utsname.h>
-#include <unistd.h>
 
 #include "base/format.h"
 #include "lane/bench.h"
@@ -149,29 +144,6 @@ ReceiptCell mixed_cell(const MixedResult& row) {
   return out;
 }
 
-// The server's machine is this one only over loopback; of another nothing is known.
-bool is_local(const std::string& url) {
-  for (const char* host : {"://127.", "://localhost", "://[::1]"}) {
-    if (url.find(host) != std::string::npos) return true;
-  }
-  return false;
-}
-
-ReceiptMachine this_machine() {
-  ReceiptMachine machine;
-  utsname system{};
-  if (::uname(&system) == 0) machine.kernel = format("{} {}", system.sysname, system.release);
-  machine.processors = static_cast<int64_t>(std::thread::hardware_concurrency());
-  machine.memory_bytes = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  for (std::string line; std::getline(cpuinfo, line);) {
-    if (!line.starts_with("model name")) continue;
-    if (const size_t colon = line.find(": "); colon != std::string::npos) machine.cpu = line.substr(colon + 2);
-    break;
-  }
-  return machine;
-}
-
 // The verdict and its reasons, from the cells that were written.
 void judge(const BenchReport& report, Receipt& receipt) {
   bool failed = false, any = false;
@@ -236,7 +208,8 @@ Receipt bench_receipt(const BenchReport& report, const std::string& command) {
     receipt.resolved.settings["max_model_len"] = std::to_string(*report.server.max_model_len_tokens);
   }
   if (lib) receipt.resolved.settings["texts"] = report.original_texts ? "original" : "own filler";
-  if (is_local(o.url)) receipt.machine = this_machine();
+  receipt.machine = report.machine;
+  receipt.environment = report.environment;
   for (const CellResult& cell : report.cells) {
     if (cell.window.lag_p99_s) {
       const double ms = *cell.window.lag_p99_s * 1e3;
