@@ -166,7 +166,7 @@ void MockServer::tick(const std::shared_ptr<Stream>& stream) {
     stream->exchange->finish();
     return end(stream);
   }
-  const auto& [reasoning, content] = std::pair(stream->reply.reasoning, stream->reply.content);
+  const std::vector<std::string>&reasoning = stream->reply.reasoning, &content = stream->reply.content;
   size_t last = stream->sent;
   std::string thought, said;
   for (int i = 0; i < script_.tokens_per_chunk && last < stream->size(); ++i, ++last) {
