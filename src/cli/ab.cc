@@ -1,5 +1,7 @@
 #include "cli/ab.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
@@ -31,6 +33,17 @@ Result<void> make_plan(const AbCommand& command) {
   AbPlan plan = command.plan;
   for (const auto& [question, name] : names_of(AbQuestion())) {
     if (name == command.question) plan.question = question;
+  }
+  for (const std::string& text : command.registered) {
+    const size_t equals = text.rfind('=');
+    double accepted = 0;
+    const char* end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data() + std::min(equals, text.size() - 1) + 1, end, accepted);
+    if (equals == std::string::npos || parsed.ec != std::errc{} || parsed.ptr != end) {
+      return Error{ErrorCode::kInvalidArgument,
+                   format("--registered-accept {}: must be a cell and a number: prose/C1/ctx0=2.69", text)};
+    }
+    plan.registered_accept[text.substr(0, equals)] = accepted;
   }
   double sd_percent = command.sd_percent;
   if (!command.null_folder.empty()) {

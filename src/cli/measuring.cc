@@ -44,6 +44,7 @@ void add_ab_plan(Subcommands& group, AbCommand& command) {
   app.add_option("--inert", plan.inert_cells, "cells that the change cannot touch");
   app.add_option("--may-differ", plan.may_differ, "parts that may differ: weights, tokenizer, template, sampling");
   app.add_option("--may-be-worse", plan.may_be_worse, "classes that are declared to lose");
+  app.add_option("--registered-accept", command.registered, "CELL=NUMBER: drafts the control accepts a step, +- 0.02");
   app.add_option("--null", command.null_folder, "the folder of a null run: its spread and its mean")->type_name("DIR");
   app.add_option("--sd", command.sd_percent, "spread of quads in %, for the power that is printed");
   app.add_option("--timeout", plan.block_timeout_s, "most seconds a block may take")->capture_default_str();

@@ -1,6 +1,7 @@
 #include "lane/command.h"
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -47,11 +48,14 @@ TEST(Command, ATimeoutEndsTheChildrenToo) {
 }
 
 TEST(Command, AnInterruptEndsIt) {
-  std::jthread interrupt([self = ::pthread_self()] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const std::string log = log_path();
+  std::filesystem::remove(log);
+  // The command's own first act makes the log; by then signals wait to be read.
+  std::jthread interrupt([log, self = ::pthread_self()] {
+    while (!std::filesystem::exists(log)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     ::pthread_kill(self, SIGTERM);
   });
-  EXPECT_THAT(run_command("sleep 1000", log_path(), 60).error().message, HasSubstr("interrupted"));
+  EXPECT_THAT(run_command("sleep 1000", log, 60).error().message, HasSubstr("interrupted"));
 }
 
 TEST(Command, ValuesAreOneWordEach) {

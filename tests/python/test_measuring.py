@@ -86,6 +86,21 @@ def test_drift_cancels_from_the_command_line(campaign):
     assert 1.4 < receipt["gates"][0]["observed"]["drift_percent"] < 1.6
 
 
+def test_plans_are_refused_with_the_flag_or_field(tmp_path):
+    def refused(*more):
+        return onelane("ab", "plan", tmp_path / "p.json", "--control", "a {receipt}", "--candidate", "b {receipt}", *more, code=1)
+
+    assert "--registered-accept prose: must be a cell and a number" in refused("--registered-accept", "prose")
+    assert "--registered-accept x=1y: must" in refused("--registered-accept", "x=1y")
+    assert "quads: must be 4 to" in refused("--quads", "3")
+    assert "inert_cells: a micro comparison needs" in refused("--question", "micro")
+    assert "plan.json" in refused("--null", tmp_path)
+    assert not (tmp_path / "p.json").exists()
+    onelane("ab", "plan", tmp_path / "p.json", "--control", "a {receipt}", "--candidate", "b {receipt}", "--registered-accept",
+            "prose/C1/ctx0=2.69")
+    assert json.loads((tmp_path / "p.json").read_text())["registered_accept"] == {"prose/C1/ctx0": 2.69}
+
+
 def test_receipts_are_kept_and_verified(campaign):
     store = campaign / "receipts.db"
     assert len(onelane("receipts", "list", "--db", store).splitlines()) == 17
