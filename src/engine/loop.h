@@ -79,6 +79,9 @@ class Engine::Loop {
   // it may have been spilled).
   bool make_room(Sequence& sequence, int tokens);
   void plan_drafts();
+  void seed_drafter();
+  // Whether the draft rings hold the whole window that the next block looks at.
+  bool may_draft(const Sequence& sequence);
   void draft_blocks(std::span<Part> parts);
   void plan_prompts();
   void add_rows();

@@ -37,8 +37,24 @@ void Engine::Loop::step() {
   ONELANE_CHECK(step_.count() <= sizes_.step_rows, "a step is as large as planned");
   ONELANE_CHECK(static_cast<int>(logit_rows_.size()) <= sizes_.logit_rows, "logits are as many as planned");
   forward_.target(step_, logit_rows_, logits_buffer_.as<float>().data());
-  if (block_ > 0) forward_.seed_drafter(step_);
+  if (block_ > 0) seed_drafter();
   settle(milliseconds(Clock::now() - start));
+}
+
+// Gives the drafter this step's rows. While the schedule drafts for nobody, decode rows are left out, and their
+// sequences draft again once a window of rows behind them has been given; prompts are kept whole, for the prefix cache.
+void Engine::Loop::seed_drafter() {
+  const bool prompts =
+      std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return !part.sequence->decoding(); });
+  const auto decoding = static_cast<int>(parts_.size());
+  if (prompts || options_.draft_schedule.depth(decoding) > 0) return forward_.seed_drafter(step_);
+  for (const Part& part : parts_) {
+    residency_.store().drafter_from(part.sequence->slot) = part.sequence->computed + part.rows;
+  }
+}
+
+bool Engine::Loop::may_draft(const Sequence& sequence) {
+  return residency_.store().drafter_from(sequence.slot) <= std::max(0, sequence.computed - kWindow);
 }
 
 Sequence* Engine::Loop::youngest(const Sequence& other_than) {
@@ -72,6 +88,7 @@ void Engine::Loop::plan_drafts() {
     sequence.drafts.clear();
     if (!sequence.decoding()) continue;
     int drafts = std::max(0, std::min(depth, sequence.draft_room()));
+    if (drafts > 0 && !may_draft(sequence)) drafts = 0;
     if (drafts > 0 && !make_room(sequence, sequence.computed + 1 + drafts)) drafts = 0;
     if (drafts == 0 && !make_room(sequence, sequence.computed + 1)) continue;
     parts_.push_back({&sequence, 1 + drafts});

@@ -37,6 +37,7 @@ void Residency::hold(Sequence& sequence, int page) {
 void Residency::admit(Sequence& sequence) {
   sequence.slot = take_slot();
   sequence.stage = Sequence::Stage::kPrefill;
+  if (store_.drafts()) store_.drafter_from(sequence.slot) = 0;
   // Log-probabilities of a cached prefix are not cached with it, so it is computed again.
   if (!cache_ || sequence.wants_prompt_logprobs()) return;
   const PrefixHit hit =

@@ -53,6 +53,10 @@ KvStore::KvStore(const ModelSpec& spec, int slots, int pages) : slots_(slots), p
                                                                   : CompressorState{});
   }
   for (size_t stage = 0; stage < spec.draft_stages.size(); ++stage) draft_rings_.push_back(make_ring(spec));
+  if (!draft_rings_.empty()) {
+    buffers_.emplace_back(static_cast<size_t>(slots) * sizeof(int32_t));
+    drafter_from_ = buffers_.back().as<int32_t>();
+  }
 
   pool_ = Buffer(page_bytes_ * static_cast<size_t>(pages));
   for (auto* caches : {&entries_, &keys_}) {
@@ -69,6 +73,9 @@ std::vector<std::span<std::byte>> KvStore::slot_parts(int slot) const {
     for (const RingCache& ring : *rings) {
       parts.emplace_back(ring.base + static_cast<size_t>(slot) * ring.slot_bytes, ring.slot_bytes);
     }
+  }
+  if (!drafter_from_.empty()) {
+    parts.push_back(std::as_writable_bytes(drafter_from_.subspan(static_cast<size_t>(slot), 1)));
   }
   for (const auto* states : {&states_, &index_states_}) {
     for (const CompressorState& state : *states) {

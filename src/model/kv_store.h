@@ -28,15 +28,20 @@ class KvStore {
 
   RingCache ring(int layer) const { return rings_[static_cast<size_t>(layer)]; }
   RingCache draft_ring(int stage) const { return draft_rings_[static_cast<size_t>(stage)]; }
+  bool drafts() const { return !draft_rings_.empty(); }
   // Of an owner layer; base is null where the layer keeps none.
   PagedCache entries(int layer) const { return entries_[static_cast<size_t>(layer)]; }
   PagedCache keys(int layer) const { return keys_[static_cast<size_t>(layer)]; }
   CompressorState state(int layer) const { return states_[static_cast<size_t>(layer)]; }
   CompressorState index_state(int layer) const { return index_states_[static_cast<size_t>(layer)]; }
 
+  // The draft rings of `slot` hold every position from this one on; what lies before may be missing.
+  int32_t& drafter_from(int slot) { return drafter_from_[static_cast<size_t>(slot)]; }
+
   // For those who move sequences about. Everything of `page`: entries and keys of all owner layers.
   std::span<std::byte> page(int page) { return {pool_.data() + static_cast<size_t>(page) * page_bytes_, page_bytes_}; }
-  // Everything `slot` holds besides pages: window rings, draft rings, compressor and index states. The parts and their
+  // Everything `slot` holds besides pages: window rings, draft rings and where they begin, compressor and index states.
+  // The parts and their
   // sizes are the same, in the same order, for every slot of every store of one model.
   std::vector<std::span<std::byte>> slot_parts(int slot) const;
 
@@ -50,6 +55,7 @@ class KvStore {
   Buffer pool_;
   std::vector<Buffer> buffers_;
   std::vector<RingCache> rings_, draft_rings_;
+  std::span<int32_t> drafter_from_;  // [slots]; empty without a drafter
   std::vector<PagedCache> entries_, keys_;
   std::vector<CompressorState> states_, index_states_;
 };

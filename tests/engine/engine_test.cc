@@ -257,6 +257,32 @@ TEST_F(EngineTest, AnAnswerIsPartOfTheNextPrompt) {
   EXPECT_EQ(second.tokens, session_tokens(model(), text, 10));
 }
 
+TEST_F(EngineTest, DraftsComeBackOnceTheDrafterHasSeenAWindowAgain) {
+  EngineOptions options = small_options();
+  options.draft_schedule = *DraftSchedule::parse("1:5");
+  TestEngine engine(model(), kernels(), options);
+  const std::vector<int32_t> beside = random_prompt(60, 2);
+  // Side by side nobody drafts and the drafter is given nothing, so the first answer leaves a checkpoint without it.
+  const RequestId first = engine.submit(greedy(prompt(), 240));
+  const RequestId second = engine.submit(greedy(beside, 600));
+  std::vector<int32_t> seen = prompt();
+  for (const int32_t token : engine.wait(first).tokens) seen.push_back(token);
+  const Answer alone_at_last = engine.wait(second);
+  EXPECT_EQ(alone_at_last.tokens, session_tokens(model(), beside, 600));
+  EXPECT_GT(alone_at_last.stats.draft_blocks, 0);
+  EXPECT_GE(alone_at_last.stats.steps - alone_at_last.stats.draft_blocks, kWindow);
+
+  const std::vector<int32_t> want = session_tokens(model(), seen, 150);
+  const auto draft_blocks = [&](int count) {
+    const Answer answer = engine.run(greedy(seen, count));
+    EXPECT_EQ(answer.stats.cached_tokens, 2 * kPageTokens);
+    EXPECT_EQ(answer.tokens, std::vector<int32_t>(want.begin(), want.begin() + count));
+    return answer.stats.draft_blocks;
+  };
+  EXPECT_EQ(draft_blocks(2 * kPageTokens + kWindow - static_cast<int>(seen.size())), 0);
+  EXPECT_GT(draft_blocks(150), 0);
+}
+
 TEST_F(EngineTest, ThePlanIsWhatIsAllocated) {
   TestEngine engine(model(), kernels(), small_options());
   int64_t planned = 0;
