@@ -1,10 +1,11 @@
 // The stages of a mini-v41 step on the reference and on the CPU kernels, in one run.
 //
-//   kernels_bench [--rows 1,6,64,256] [--position 4000] [--threads 0] [--without-reference]
+//   kernels_bench [--rows 1,6,64,256] [--streams 1] [--position 4000] [--threads 0] [--without-reference]
 //
-// Times are the least of many repetitions, in microseconds: what the code costs when nobody disturbs it. The last line
-// of a table is a step: every stage as often as the model runs it. `cpu/step` repeats the whole step in order, so that
-// what one stage leaves in the caches, and in the sleeping threads, counts too.
+// A step has `rows` rows of each stream. Times are the least of many repetitions, in microseconds: what the code costs
+// when nobody disturbs it. The last line of a table is a step: every stage as often as the model runs it. `cpu/step`
+// repeats the whole step in order, so that what one stage leaves in the caches, and in the sleeping threads, counts
+// too.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -35,17 +36,19 @@ double least_us(double budget_s, int least, const std::function<void()>& call) {
 
 struct Options {
   std::vector<int> rows = {1, 6, 64, 256};
+  int streams = 1;
   int position = 4000;
   int threads = 0;
   bool reference = true;
 };
 
-void run(const Options& options, int rows) {
-  const MiniStages stages(options.position, rows);
+void run(const Options& options, int rows_each) {
+  const int rows = rows_each * options.streams;
+  const MiniStages stages(options.position, rows_each, options.streams);
   const auto reference = make_reference_kernels();
   const auto cpu = make_cpu_kernels(options.threads);
   const auto one = make_cpu_kernels(1);
-  std::printf("\nmini-v41, %d rows from position %d\n", rows, options.position);
+  std::printf("\nmini-v41, %d rows of %d streams from position %d\n", rows, options.streams, options.position);
   std::printf("%-18s %5s %12s %10s %10s %8s %8s %8s %8s\n", "stage", "calls", "reference us", "1 thread", "cpu us",
               "ratio", "threads", "GMAC/s", "GB/s");
   double reference_step = 0;
@@ -90,6 +93,8 @@ bool parse(int argc, char** argv, Options& options) {
         options.rows.push_back(std::atoi(p));
         if (options.rows.back() <= 0) return false;
       }
+    } else if (flag == "--streams") {
+      options.streams = std::atoi(value);
     } else if (flag == "--position") {
       options.position = std::atoi(value);
     } else if (flag == "--threads") {
@@ -98,7 +103,7 @@ bool parse(int argc, char** argv, Options& options) {
       return false;
     }
   }
-  return options.position >= 0 && options.threads >= 0;
+  return options.streams > 0 && options.position >= 0 && options.threads >= 0;
 }
 
 }  // namespace
@@ -107,7 +112,9 @@ bool parse(int argc, char** argv, Options& options) {
 int main(int argc, char** argv) {
   onelane::bench::Options options;
   if (!onelane::bench::parse(argc, argv, options)) {
-    std::fprintf(stderr, "usage: kernels_bench [--rows 1,6,64] [--position N] [--threads N] [--without-reference]\n");
+    std::fprintf(
+        stderr,
+        "usage: kernels_bench [--rows 1,6,64] [--streams N] [--position N] [--threads N] [--without-reference]\n");
     return 2;
   }
   for (const int rows : options.rows) onelane::bench::run(options, rows);

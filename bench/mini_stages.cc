@@ -62,8 +62,9 @@ void MiniStages::fill_records(const RecordBlock& block) {
 }
 RingCache MiniStages::ring() {
   const size_t bytes = RecordBlock::bytes(RecordFormat::kV41Fp8, kCapacity);
-  RingCache ring{reinterpret_cast<std::byte*>(zeros<uint8_t>(bytes)), bytes, kCapacity, RecordFormat::kV41Fp8};
-  fill_records(ring.block(0));
+  RingCache ring{reinterpret_cast<std::byte*>(zeros<uint8_t>(bytes * runs_.size())), bytes, kCapacity,
+                 RecordFormat::kV41Fp8};
+  for (const RowRun& run : runs_) fill_records(ring.block(run.slot));
   return ring;
 }
 PagedCache MiniStages::pages(RecordFormat format, int ratio, int count) {
@@ -80,17 +81,22 @@ void MiniStages::add(const std::string& name, double per_step, double macs, doub
   calls_.push_back({name, std::move(call), per_step, macs, weight_bytes});
 }
 
-MiniStages::MiniStages(int position, int rows) : rope_(make_rope_frequencies(160000, 16, 32, 1, 65536)) {
-  run_ = {0, rows, position, 0};
-  for (int row = 0; row < rows; ++row) {
-    token_.push_back(row % s_.vocab);
-    position_.push_back(position + row);
-    run_of_.push_back(0);
+MiniStages::MiniStages(int position, int rows_each, int streams)
+    : rope_(make_rope_frequencies(160000, 16, 32, 1, 65536)) {
+  const int rows = rows_each * streams;
+  const int page_count = (position + rows_each + kPageTokens - 1) / kPageTokens;
+  for (int stream = 0; stream < streams; ++stream) {
+    runs_.push_back({stream * rows_each, rows_each, position, stream});
+    for (int row = 0; row < rows_each; ++row) {
+      token_.push_back((stream * rows_each + row) % s_.vocab);
+      position_.push_back(position + row);
+      run_of_.push_back(stream);
+    }
+    logit_row_.push_back((stream + 1) * rows_each - 1);
+    for (int page = 0; page < page_count; ++page) page_table_.push_back(stream * page_count + page);
   }
-  logit_row_ = {rows - 1};
-  const int page_count = (position + rows + kPageTokens - 1) / kPageTokens;
-  for (int page = 0; page < page_count; ++page) page_table_.push_back(page);
-  rows_ = {rows, token_.data(), position_.data(), run_of_.data(), &run_, 1, page_table_.data(), page_count};
+  rows_ = {rows,         token_.data(), position_.data(),   run_of_.data(),
+           runs_.data(), streams,       page_table_.data(), page_count};
 
   const int dim = s_.dim;
   stream_ = normals(area(rows, kStreams * dim));
@@ -191,8 +197,9 @@ void MiniStages::add_attention_stages() {
 void MiniStages::add_compressed_stages(int ratio, int owners, int indexers, int readers) {
   const int dim = s_.dim;
   const int rows = rows_.count;
-  const int page_count = rows_.pages_per_slot;
-  const int last = run_.first_position + rows;
+  const int slot_pages = rows_.pages_per_slot;
+  const int page_count = slot_pages * rows_.run_count;
+  const int last = runs_[0].first_position + runs_[0].count;
   const std::string suffix = ", ratio " + std::to_string(ratio);
 
   CompressArgs compress{.x = x_, .dim = dim, .ratio = ratio, .norm_eps = 1e-20f, .rope = &rope_};
@@ -201,7 +208,10 @@ void MiniStages::add_compressed_stages(int ratio, int owners, int indexers, int 
   compress.main.norm = normals(kHeadDim);
   compress.main.width = kHeadDim;
   const int capacity = ratio + 6;
-  if (ratio > 1) compress.main.state = {floats(area(capacity, 2 * kHeadDim)), area(capacity, 2 * kHeadDim), capacity};
+  if (ratio > 1) {
+    const size_t slot_floats = area(capacity, 2 * kHeadDim);
+    compress.main.state = {floats(slot_floats * runs_.size()), slot_floats, capacity};
+  }
   compress.entries = pages(RecordFormat::kV41Nvfp4, ratio, page_count);
   compress.wk = plain(kIndexDim, kHeadDim);
   compress.k_norm = normals(kIndexDim);
@@ -224,7 +234,7 @@ void MiniStages::add_compressed_stages(int ratio, int owners, int indexers, int 
     index.mode = IndexArgs::Candidates::kPublish;
     index.topk_blocks = s_.topk_blocks;
     index.block_size = s_.block_size;
-    index.candidate_words = (page_count * kPageTokens / s_.block_size + 31) / 32;
+    index.candidate_words = (slot_pages * kPageTokens / s_.block_size + 31) / 32;
     index.candidates = zeros<uint32_t>(area(rows, index.candidate_words));
   }
   add("index" + suffix, indexers,
@@ -285,13 +295,14 @@ void MiniStages::add_feed_forward_stages() {
 
 void MiniStages::add_head() {
   const int dim = s_.dim;
-  HeadArgs head{.stream = stream_, .dim = dim, .rows = logit_row_.data(), .count = 1};
+  HeadArgs head{.stream = stream_, .dim = dim, .rows = logit_row_.data(), .count = rows_.run_count};
   head.collapse_with = floats(area(rows_.count, kStreams));
   head.norm_eps = 1e-20f;
   head.norm = normals(static_cast<size_t>(dim));
   head.head = plain(s_.vocab, dim);
-  head.logits = zeros<float>(static_cast<size_t>(s_.vocab));
-  add("head", 1, product(s_.vocab, dim), matrix_bytes(head.head), [=, this](Kernels& k) { k.head(rows_, head); });
+  head.logits = zeros<float>(area(head.count, s_.vocab));
+  add("head", 1, product(head.count, s_.vocab, dim), matrix_bytes(head.head),
+      [=, this](Kernels& k) { k.head(rows_, head); });
 }
 
 }  // namespace onelane::bench

@@ -32,10 +32,10 @@ struct StageCall {
   double weight_bytes;  // stored weights one call reads, each once
 };
 
-// Rows [position, position + rows) of one sequence whose caches are full up to there.
+// Rows [position, position + rows) of each of `streams` sequences whose caches are full up to there.
 class MiniStages {
  public:
-  MiniStages(int position, int rows);
+  MiniStages(int position, int rows, int streams = 1);
   const std::vector<StageCall>& calls() const { return calls_; }
 
  private:
@@ -64,7 +64,7 @@ class MiniStages {
   std::mt19937 engine_{1};
   std::vector<Buffer> buffers_;
   std::vector<int32_t> token_, position_, run_of_, page_table_, logit_row_;
-  RowRun run_;
+  std::vector<RowRun> runs_;
   StepRows rows_;
   RopeFrequencies rope_;
   std::vector<ExpertWeights> experts_;

@@ -132,7 +132,7 @@ TEST_P(Guard, Products) {
                                : fp8_weight(
                                      out, in, block, act_block,
                                      [&](int o, int k) { return value(o / block, k / block, o, k); }, exponent);
-          for (const int rows : {1, 3, 9}) {
+          for (const int rows : {1, 3, 5, 9, 21}) {
             Array<bf16> x(static_cast<size_t>(rows) * kHeadDim);
             for (int row = 0; row < rows; ++row) {
               for (int k = 0; k < in; ++k) x[row * kHeadDim + k] = float_to_bf16(test.x(random, k));

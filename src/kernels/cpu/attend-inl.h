@@ -102,9 +102,14 @@ HWY_INLINE void Dots(const Values& values, const double* q, int half, int t, con
       }
     }
     for (int h = 0; h < kHeads; ++h) {
+      double* sums = dots + h * weights.stride + first;
+      if constexpr (kTogether == 4) {
+        Sum4(acc[h][0], acc[h][1], acc[h][2], acc[h][3], sums);
+        continue;
+      }
       double four[4];
       Sum4(acc[h][0], acc[h][1], acc[h][kTogether - 2], acc[h][kTogether - 1], four);
-      std::copy_n(four, kTogether, dots + h * weights.stride + first);
+      std::copy_n(four, kTogether, sums);
     }
   }
 }

@@ -139,10 +139,8 @@ void PrefetchRecord(const RecordAddress& record) {
 void DecodePlace(const Gathered& gathered, int i, float* values) {
   const RecordAddress& record = gathered.record[i];
   if (i + kRecordsAhead < gathered.records) PrefetchRecord(gathered.record[i + kRecordsAhead]);
-  for (int at = 0; at < kHeadDim; at += kChannels) {
-    float* part = values + offset(int64_t{at / kChannels} * gathered.records, kChannels);
-    DecodeChannels(record.format, record.data, record.scales, at, part + offset(i, kChannels));
-  }
+  DecodeParts(record.format, record.data, record.scales, offset(gathered.records, kChannels),
+              values + offset(i, kChannels));
 }
 
 // Rows [first, first + count): all threads decode what any of them needs, then each row is one thread's.

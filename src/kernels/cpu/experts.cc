@@ -177,7 +177,6 @@ constexpr int kChunk = 64;  // inner values computed, then activated, at a time
 // Inner values [begin, end) of every pair: a [pairs, inter].
 void InnerValues(const ExpertsArgs& args, const Pairs& pairs, int begin, int end, double* panel, float* space,
                  bf16* a) {
-  const D4 d4;
   for (int b = 0; b < pairs.buckets; ++b) {
     const Bucket& bucket = pairs.bucket[b];
     const int count = bucket.end - bucket.begin;
@@ -186,8 +185,9 @@ void InnerValues(const ExpertsArgs& args, const Pairs& pairs, int begin, int end
     for (int from = begin; from < end; from += kChunk) {
       const int to = std::min(from + kChunk, end);
       const auto into = [&](float* out) HWY_ATTR {
-        return [=](int row, int output, int, V4 sums)
-                   HWY_ATTR { hn::StoreU(sums, d4, out + offset(row, kChunk) + output - from); };
+        return [=](int row, int output, int, auto sums) HWY_ATTR {
+          hn::StoreU(sums, hn::DFromV<decltype(sums)>(), out + offset(row, kChunk) + output - from);
+        };
       };
       ProductBf16(bucket.expert->w1, from, to, pairs.x + bucket.begin, count, panel, into(gate));
       ProductBf16(bucket.expert->w3, from, to, pairs.x + bucket.begin, count, panel, into(up));
@@ -223,7 +223,7 @@ void Experts(Context& context, const StepRows& rows, const ExpertsArgs& args) {
   });
 
   const Activations a = ActivationSpace(context, pairs.count, args.inter, kRow2Slot);
-  context.parallel(pairs.count, 1, int64_t{pairs.count} * args.inter * 4,
+  context.parallel(pairs.count, 1, int64_t{pairs.count} * args.inter * kQuantiseWork,
                    [&](int, int64_t begin, int64_t end) HWY_ATTR {
                      const int shared_from = pairs.bucket[pairs.buckets - 1].begin;
                      for (int64_t pair = begin; pair < end; ++pair) {
@@ -239,8 +239,8 @@ void Experts(Context& context, const StepRows& rows, const ExpertsArgs& args) {
     for (int b = 0; b < pairs.buckets; ++b) {
       const Bucket& bucket = pairs.bucket[b];
       ProductBf16(bucket.expert->w2, static_cast<int>(begin), static_cast<int>(end), a.row + bucket.begin,
-                  bucket.end - bucket.begin, panels.of(share), [&](int row, int output, int, V4 sums) HWY_ATTR {
-                    hn::StoreU(sums, d4, y + offset(bucket.begin + row, args.dim) + output);
+                  bucket.end - bucket.begin, panels.of(share), [&](int row, int output, int, auto sums) HWY_ATTR {
+                    hn::StoreU(sums, hn::DFromV<decltype(sums)>(), y + offset(bucket.begin + row, args.dim) + output);
                   });
     }
     for (int row = 0; row < rows.count; ++row) {

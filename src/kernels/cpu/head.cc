@@ -60,11 +60,12 @@ void Markov(Context& context, const MarkovArgs& args) {
                 "the confidence head reads hidden and embedding");
   const bf16* embedded = args.w1 + offset(args.prev, args.rank);
   const Activations x = MakeActivations(context, embedded, 1, args.rank, 0);
-  SharedProduct(context, args.w2, x, 1, [&](int, int output, int valid, V4 sums) HWY_ATTR {
+  SharedProduct(context, args.w2, x, 1, [&](int, int output, int valid, auto sums) HWY_ATTR {
+    const hn::DFromV<decltype(sums)> d;
     float* logits = args.logits + output;
-    if (valid == kOutputs) return hn::StoreU(hn::Add(hn::LoadU(D4(), logits), sums), D4(), logits);
-    alignas(16) float lanes[4];
-    hn::Store(sums, D4(), lanes);
+    if (valid == hn::MaxLanes(d)) return hn::StoreU(hn::Add(hn::LoadU(d, logits), sums), d, logits);
+    alignas(64) float lanes[hn::MaxLanes(d)];
+    hn::Store(sums, d, lanes);
     for (int c = 0; c < valid; ++c) logits[c] += lanes[c];
   });
   const Activations joined = ActivationSpace(context, 1, args.dim + args.rank, kRow2Slot);

@@ -6,10 +6,12 @@
 //
 // Few rows of quantised weights take the way of stream-inl.h, row by row. Otherwise a tile is R rows by 4 outputs in
 // registers. Weights are expanded in registers, once per tile (weights-inl.h); from 8 rows on, 4 weight rows are
-// expanded into a panel first and all tiles read that.
+// expanded into a panel first and all tiles read that. With AVX-512 sums in float of so many rows have an output per
+// lane instead (lanes-inl.h).
 #include "kernels/cpu/targets.h"
 //
 #include "kernels/cpu/activations-inl.h"
+#include "kernels/cpu/lanes-inl.h"
 #include "kernels/cpu/stream-inl.h"
 
 #if defined(ONELANE_CPU_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -72,8 +74,8 @@ HWY_INLINE hn::Vec<D> RepeatFour([[maybe_unused]] D d, V4 v) {
   }
 }
 
-// Norms of four weight rows by the lanes of their squares, times the unit of ErrorNorm().
-HWY_INLINE V4 ErrorNorms(const VF* squares, int width) {
+// Norms of four weight rows by the lanes of their squares, times the unit of a row's ErrorNorms().
+HWY_INLINE V4 WeightNorms(const VF* squares, int width) {
   const D4 d;
   // Stands for squares that underflow. One part in a thousand is for the roundings of the bound itself.
   const V4 least = hn::Set(d, static_cast<float>(width) * 0x1p-120f);
@@ -82,7 +84,7 @@ HWY_INLINE V4 ErrorNorms(const VF* squares, int width) {
 }
 
 // sums[r] = the four dot products of row r with the weight rows, rounded to bf16 as the exact sums are. Rows are
-// floats, as ActivationRow makes them. The error of a sum in float is at most the product of the row's ErrorNorm and
+// floats, as ActivationRow makes them. The error of a sum in float is at most the product of the row's kTileNorm and
 // that of the weights, `norms`; without a look at those (kNormed false) they are made here.
 template <int R, bool kNormed, class Rows>
 HWY_INLINE void GuardedTile(const Rows& w, int width, const double* const* x, V4 norms, V4* sums) {
@@ -94,7 +96,7 @@ HWY_INLINE void GuardedTile(const Rows& w, int width, const double* const* x, V4
   const float* row_norms[R];
   for (int r = 0; r < R; ++r) {
     row[r] = reinterpret_cast<const float*>(x[r]);
-    row_norms[r] = row[r] + padded(width);
+    row_norms[r] = row[r] + padded(width) + kTileNorm;
   }
   for (int c = 0; c < kOutputs; ++c) {
     squares[c] = hn::Zero(d);
@@ -115,7 +117,7 @@ HWY_INLINE void GuardedTile(const Rows& w, int width, const double* const* x, V4
       }
     }
   }
-  if constexpr (!kNormed) norms = ErrorNorms(squares, width);
+  if constexpr (!kNormed) norms = WeightNorms(squares, width);
   const auto exact = [&](int lane, float) HWY_ATTR { return ExactSum(w, lane % 4, width, row[lane / 4]); };
   constexpr int kTogether = N / 4;
   if constexpr (R == kTogether) {
@@ -199,7 +201,7 @@ HWY_INLINE void TileRows(const Rows& w, int width, const double* const* x, int r
   if (row < rows) run(std::integral_constant<int, 1>());
 }
 
-// Four weight rows as floats, with their ErrorNorms, or as doubles.
+// Four weight rows as floats, with their norms, or as doubles.
 template <class Rows>
 HWY_INLINE V4 ExpandPanel(const Rows& w, int width, float* panel, int stride) {
   const DF d;
@@ -225,7 +227,7 @@ HWY_INLINE V4 ExpandPanel(const Rows& w, int width, float* panel, int stride) {
       for (int c = 0; c < kOutputs; ++c) put(c, i, w.Load(d, c, i, scales[c]));
     }
   }
-  return ErrorNorms(squares, width);
+  return WeightNorms(squares, width);
 }
 template <class Rows>
 HWY_INLINE V4 ExpandPanel(const Rows& w, int width, double* panel, int stride) {
@@ -256,22 +258,26 @@ HWY_INLINE V4 ExpandPanel(const Rows& w, int width, double* panel, int stride) {
 struct ToBf16 {
   bf16* out;
   size_t stride;
-  HWY_INLINE void operator()(int row, int output, int valid, V4 sums) const {
+  template <class V>
+  HWY_INLINE void operator()(int row, int output, int valid, V sums) const {
+    const hn::DFromV<V> d;
     bf16* p = out + static_cast<size_t>(row) * stride + output;
-    if (valid == kOutputs) return StoreBf16(D4(), sums, p);
-    alignas(16) float lanes[4];
-    hn::Store(sums, D4(), lanes);
+    if (valid == hn::MaxLanes(d)) return StoreBf16(d, sums, p);
+    alignas(64) float lanes[hn::MaxLanes(d)];
+    hn::Store(sums, d, lanes);
     for (int c = 0; c < valid; ++c) p[c] = float_to_bf16(lanes[c]);
   }
 };
 struct ToFloat {
   float* out;
   size_t stride;
-  HWY_INLINE void operator()(int row, int output, int valid, V4 sums) const {
+  template <class V>
+  HWY_INLINE void operator()(int row, int output, int valid, V sums) const {
+    const hn::DFromV<V> d;
     float* p = out + static_cast<size_t>(row) * stride + output;
-    if (valid == kOutputs) return hn::StoreU(sums, D4(), p);
-    alignas(16) float lanes[4];
-    hn::Store(sums, D4(), lanes);
+    if (valid == hn::MaxLanes(d)) return hn::StoreU(sums, d, p);
+    alignas(64) float lanes[hn::MaxLanes(d)];
+    hn::Store(sums, d, lanes);
     for (int c = 0; c < valid; ++c) p[c] = lanes[c];
   }
 };
@@ -287,7 +293,7 @@ HWY_INLINE V4 Handed(const double* sums) {
   return std::is_same_v<Rows, Bf16Rows> ? floats : RoundBf16(D4(), floats);
 }
 
-inline size_t PanelValues(int width) { return offset(kOutputs, padded(width)); }
+inline size_t PanelValues(int width) { return std::max(offset(kOutputs, padded(width)), LaneValues(width) / 2); }
 
 // Outputs [begin, end) of the product of `rows` padded rows x[r]; begin is a multiple of 4. `panel`: PanelValues(w.in)
 // doubles of the calling thread's own.
@@ -307,7 +313,22 @@ HWY_INLINE void ProductOf(const Matrix& w, int begin, int end, const double* con
       }
       continue;
     }
+    // Whole vectors of outputs, which then lie in one scale tile.
+    const int lanes_begin = (begin + N - 1) / N * N;
+    int lanes_end = lanes_begin;
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (kGuarded) {
+      using Weights = LaneWeights<Rows>;
+      if (count >= Weights::kLeastRows && Weights::takes(w)) {
+        lanes_end = std::max(lanes_begin, end / N * N);
+        LaneProduct<Weights>(w, lanes_begin, lanes_end, x + first, count, reinterpret_cast<float*>(panel),
+                             [&](int row, int output, VF sums) HWY_ATTR { store(first + row, output, N, sums); });
+      }
+    }
+#endif
     for (int n = begin; n < end; n += kOutputs) {
+      if (n == lanes_begin) n = lanes_end;
+      if (n >= end) break;
       const int valid = std::min(kOutputs, end - n);
       int outputs[kOutputs];
       for (int c = 0; c < kOutputs; ++c) outputs[c] = std::min(n + c, end - 1);
@@ -353,8 +374,9 @@ template <class Store>
 HWY_INLINE void ProductBf16(const Matrix& w, int begin, int end, const double* const* x, int rows, double* panel,
                             const Store& store) {
   if (w.kind != Matrix::Kind::kBf16) return Product(w, begin, end, x, rows, panel, store);
-  Product(w, begin, end, x, rows, panel,
-          [&](int row, int output, int valid, V4 sums) HWY_ATTR { store(row, output, valid, RoundBf16(D4(), sums)); });
+  Product(w, begin, end, x, rows, panel, [&](int row, int output, int valid, auto sums) HWY_ATTR {
+    store(row, output, valid, RoundBf16(hn::DFromV<decltype(sums)>(), sums));
+  });
 }
 
 inline int64_t ProductWork(const Matrix& w, int rows) { return int64_t{w.out} * w.in * rows; }

@@ -85,8 +85,9 @@ void ProjectQkv(Context& context, const StepRows& rows, const QkvArgs& args) {
     for (int64_t head = begin; head < end; ++head) {
       const int first = static_cast<int>(head) * kHeadDim;
       ProductBf16(args.wq_b, first, first + kHeadDim, latents.row, rows.count, panels.of(share),
-                  [&](int row, int output, int, V4 sums)
-                      HWY_ATTR { hn::StoreU(sums, D4(), space + offset(row, kHeadDim) + output - first); });
+                  [&](int row, int output, int, auto sums) HWY_ATTR {
+                    hn::StoreU(sums, hn::DFromV<decltype(sums)>(), space + offset(row, kHeadDim) + output - first);
+                  });
       for (int row = 0; row < rows.count; ++row) {
         float* q = space + offset(row, kHeadDim);
         if (args.q_head_norm) RmsNormRow(q, nullptr, kHeadDim, args.norm_eps);

@@ -38,7 +38,9 @@ HWY_INLINE hn::Vec<D> ShiftE4m3(D d, const uint8_t* codes) {
   return hn::BitCast(d, hn::And(hn::ShiftLeft<20>(hn::BitCast(du, signs)), hn::Set(du, 0x87f00000u)));
 }
 // Whether neither kShiftedE4m3 times the scale of this code nor a product with it comes near the ends of the range.
-inline bool E4m3Shifts(uint8_t code) { return code > 24 && code < 130; }
+inline constexpr int kBelowShifted = 24;
+inline constexpr int kAboveShifted = 130;
+inline bool E4m3Shifts(uint8_t code) { return code > kBelowShifted && code < kAboveShifted; }
 
 // e2m1 codes, one a lane, two in a byte with the even one low, doubled.
 template <class D>
@@ -80,10 +82,9 @@ inline HWY_ATTR void DecodeFp8(const uint8_t* codes, const uint8_t* scales, int 
   }
 }
 
-// 32 e2m1 codes in two blocks with e4m3 scales.
-HWY_INLINE void DecodeFp4(const uint8_t* packed, const uint8_t* scales, float* out) {
+// 32 e2m1 codes in two blocks.
+HWY_INLINE void DecodeFp4(const uint8_t* packed, const float* scales, float* out) {
   const DF d;
-  const VF scale[2] = {hn::Set(d, e4m3_to_float(scales[0])), hn::Set(d, e4m3_to_float(scales[1]))};
 #if HWY_TARGET == HWY_AVX3
   const DU du;
   const hn::Repartition<uint8_t, DF> d8;
@@ -99,11 +100,11 @@ HWY_INLINE void DecodeFp4(const uint8_t* packed, const uint8_t* scales, float* o
     const auto at = hn::BitCast(d8, hn::Add(byte, hn::Set(du, 8 * half)));
     const auto codes = hn::Shr(hn::BitCast(du, hn::TableLookupBytesOr0(bytes, at)), shift);
     const VF value = hn::TableLookupLanes(table, hn::Indices512<float>{codes.raw});
-    hn::StoreU(hn::Mul(value, scale[half]), d, out + 16 * half);
+    hn::StoreU(hn::Mul(value, hn::Set(d, scales[half])), d, out + 16 * half);
   }
 #else
   for (int i = 0; i < 32; i += N) {
-    const VF halved = hn::Mul(scale[i / 16], hn::Set(d, 0.5f));
+    const VF halved = hn::Set(d, scales[i / 16] * 0.5f);
     hn::StoreU(hn::Mul(LoadE2m1(d, packed + i / 2), halved), d, out + i);
   }
 #endif
@@ -124,9 +125,12 @@ HWY_INLINE void DecodeChannels(RecordFormat format, const uint8_t* data, const u
     }
     case RecordFormat::kV41Fp8:
       return DecodeFp8(data + at, scales + at / 32, kChannels, 32, out);
-    case RecordFormat::kV41Nvfp4:
-      DecodeFp4(data + at / 2, scales + at / 16, out);
-      return DecodeFp4(data + at / 2 + 16, scales + at / 16 + 2, out + 32);
+    case RecordFormat::kV41Nvfp4: {
+      float factor[kChannels / 16];
+      for (int i = 0; i < kChannels / 16; ++i) factor[i] = e4m3_to_float(scales[at / 16 + i]);
+      for (int i = 0; i < kChannels; i += 32) DecodeFp4(data + (at + i) / 2, factor + i / 16, out + i);
+      return;
+    }
     case RecordFormat::kIndexMxfp4:
       ONELANE_CHECK(false, "an index key is no key-value record");
   }
@@ -135,6 +139,41 @@ HWY_INLINE void DecodeChannels(RecordFormat format, const uint8_t* data, const u
 // The 512 values of a key-value record.
 inline HWY_ATTR void DecodeRecord(RecordFormat format, const uint8_t* data, const uint8_t* scales, float* out) {
   for (int at = 0; at < kHeadDim; at += kChannels) DecodeChannels(format, data, scales, at, out + at);
+}
+
+// The same in parts of kChannels, `stride` floats apart, with the scales taken together.
+inline HWY_ATTR void DecodeParts(RecordFormat format, const uint8_t* data, const uint8_t* scales, size_t stride,
+                                 float* out) {
+  const DF d;
+  const hn::Rebind<int32_t, DF> di;
+  const hn::Rebind<uint8_t, DF> d8;
+  alignas(64) float factor[kHeadDim / 16];
+  bool together = format == RecordFormat::kV41Nvfp4 || format == RecordFormat::kV41Fp8;
+  if (format == RecordFormat::kV41Nvfp4) {
+    for (int i = 0; i < kHeadDim / 16; i += N) {
+      const auto nan = hn::Set(d8, uint8_t{kE4m3Nan});
+      together = together && hn::AllFalse(d8, hn::Eq(hn::And(hn::LoadU(d8, scales + i), nan), nan));
+      hn::Store(hn::Mul(ShiftE4m3(d, scales + i), hn::Set(d, kShiftedE4m3)), d, factor + i);
+    }
+  } else if (format == RecordFormat::kV41Fp8) {
+    for (int i = 0; i < kHeadDim / 32; i += N) {
+      const auto code = hn::PromoteTo(di, hn::LoadU(d8, scales + i));
+      const auto usual = hn::And(hn::Gt(code, hn::Set(di, kBelowShifted)), hn::Lt(code, hn::Set(di, kAboveShifted)));
+      together = together && hn::AllTrue(di, usual);
+      hn::Store(hn::Mul(hn::BitCast(d, hn::ShiftLeft<23>(code)), hn::Set(d, kShiftedE4m3)), d, factor + i);
+    }
+  }
+  for (int at = 0; at < kHeadDim; at += kChannels, out += stride) {
+    if (!together) {
+      DecodeChannels(format, data, scales, at, out);
+    } else if (format == RecordFormat::kV41Nvfp4) {
+      for (int i = 0; i < kChannels; i += 32) DecodeFp4(data + (at + i) / 2, factor + (at + i) / 16, out + i);
+    } else {
+      for (int i = 0; i < kChannels; i += N) {
+        hn::StoreU(hn::Mul(ShiftE4m3(d, data + at + i), hn::Set(d, factor[(at + i) / 32])), d, out + i);
+      }
+    }
+  }
 }
 
 // -- encoding
