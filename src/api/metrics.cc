@@ -10,6 +10,8 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include "api/process_stats.h"
+
 namespace onelane {
 namespace {
 
@@ -194,6 +196,12 @@ std::string Metrics::text(const EngineStats& stats, int max_model_len) {
   page.gauge("onelane_host_kv_bytes", "Cache that left the pool, in host memory.", number(stats.host_kv_bytes));
   page.gauge("onelane_disk_kv_bytes", "The same, on disk.", number(stats.disk_kv_bytes));
   page.gauge("onelane_max_model_len_tokens", "Longest sequence.", max_model_len);
+
+  const ProcessStats process = read_process_stats();
+  page.gauge("process_resident_memory_bytes", "Memory of the process that is in RAM.", process.resident_bytes);
+  page.gauge("process_open_fds", "Open file descriptors.", process.open_files);
+  page.gauge("process_threads", "Threads.", process.threads);
+  page.gauge("process_start_time_seconds", "When the process began, since the epoch.", process.start_seconds);
   return page.text();
 }
 

@@ -2,15 +2,14 @@
 
 #include <charconv>
 #include <csignal>
-#include <fstream>
 #include <iostream>
 
 #include <unistd.h>
 
 #include "base/format.h"
 #include "base/mapped_file.h"
+#include "cli/receipt_output.h"
 #include "cli/runtime.h"
-#include "lane/receipt_store.h"
 
 namespace onelane {
 namespace {
@@ -100,18 +99,6 @@ class ProgressLine {
   bool drawn_ = false;
 };
 
-// How this program was called, without the key.
-std::string command_line(const std::string& api_key) {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::string line, word;
-  while (std::getline(file, word, '\0')) {
-    const size_t at = api_key.empty() ? std::string::npos : word.find(api_key);
-    if (at != std::string::npos) word.replace(at, api_key.size(), "***");
-    line += (line.empty() ? "" : " ") + word;
-  }
-  return line;
-}
-
 Result<void> keep(const BenchCommand& command, const BenchReport& report, const Receipt& receipt) {
   if (!command.json.empty()) {
     const std::string json = bench_json(report);
@@ -121,14 +108,7 @@ Result<void> keep(const BenchCommand& command, const BenchReport& report, const 
       ONELANE_TRY(write_file(command.json, json));
     }
   }
-  if (command.receipt.empty() && command.db.empty()) return {};
-  ONELANE_ASSIGN(const std::string text, receipt_json(receipt));
-  if (!command.receipt.empty()) ONELANE_TRY(write_file(command.receipt, text));
-  if (!command.db.empty()) {
-    ONELANE_ASSIGN(ReceiptStore store, ReceiptStore::open(command.db));
-    ONELANE_TRY(store.add(text));
-  }
-  return {};
+  return keep_receipt(receipt, command.receipt, command.db);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "cli/ab.h"
 #include "cli/bench.h"
 #include "cli/card.h"
+#include "cli/gate.h"
 #include "cli/receipts.h"
 #include "cli/workloads.h"
 
@@ -12,6 +13,7 @@ struct MeasuringCommands {
   AbCommand ab;
   CardCommand card;
   BenchCommand bench;
+  GateCommand gate;
   ReceiptsCommand receipts;
   std::string workload;
 };
@@ -142,6 +144,23 @@ void add_bench(Subcommands& commands, BenchCommand& command) {
       "(tokens - 1) of a request; TTFT: first text, reasoning included. Exit code 0: PASS; 1: not; 2: used wrongly.");
 }
 
+void add_gate(Subcommands& commands, GateCommand& command) {
+  CLI::App& app = commands.add("gate", "ask a running server whether it may be used: PASS, FAIL, NOT RUN or VOID",
+                               [&command] { return run_gates(command); });
+  app.add_option("gate", command.gate, "which one")->required()->check(CLI::IsMember(gate_names()));
+  app.add_option("url", command.url, "the server, http://HOST:PORT")->required()->type_name("URL");
+  app.add_flag("--quick", command.quick, "fewer questions, for every boot");
+  app.add_option("--profile", command.profile, "what is demanded: full, mini, or auto: by the model's name")
+      ->capture_default_str();
+  app.add_flag("--held-out", command.held_out, "the other set of tasks, which is run once, at promotion");
+  app.add_option("--model", command.model, "the name to ask for; without it the first that the server lists");
+  app.add_option("--api-key", command.api_key, "sent as a bearer token")->envname("ONELANE_BENCH_API_KEY");
+  app.add_option("--seed", command.seed, "of what is drawn; 0: another one each time")->capture_default_str();
+  app.add_option("--rounds", command.rounds, "of the soak; 0: as the profile says")->capture_default_str();
+  app.add_option("--receipt", command.receipt, "write the receipt here")->type_name("F");
+  app.add_option("--db", command.db, "a receipt store that gets it")->type_name("F");
+}
+
 void add_receipts(Subcommands& commands, ReceiptsCommand& command) {
   Subcommands group = commands.group("receipts", "what was measured: list, show, verify, report");
   const auto named = [&](CLI::App& app, bool store) {
@@ -194,6 +213,7 @@ std::unique_ptr<MeasuringCommands, DeleteMeasuringCommands> add_measuring(Subcom
   add_ab(commands, all->ab);
   add_card(commands, all->card);
   add_bench(commands, all->bench);
+  add_gate(commands, all->gate);
   add_receipts(commands, all->receipts);
   add_workloads(commands, all->workload);
   return all;

@@ -76,8 +76,7 @@ int verify_workloads() {
     for (const WorkloadPrompt& prompt : of.prompts) {
       ++prompts;
       if (prompt.reference.empty()) continue;
-      const Graded graded =
-          grade_answer(prompt.oracle, {.reasoning = {}, .content = prompt.reference, .tool_calls = {}});
+      const Graded graded = grade_answer(prompt.oracle, {.content = prompt.reference});
       if (graded.grade == Grade::kNotGraded) ++not_graded[graded.why];
       if (graded.grade == Grade::kRight) ++held;
       if (graded.grade == Grade::kWrong) {

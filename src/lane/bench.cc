@@ -6,8 +6,7 @@
 #include <optional>
 
 #include "base/format.h"
-#include "lane/environment.h"
-#include "text/completion.h"
+#include "lane/receipt_server.h"
 
 namespace onelane {
 namespace {
@@ -21,19 +20,6 @@ std::string utc_now() {
   char text[32];
   std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc);
   return text;
-}
-
-bool is_local(const std::string& url) {
-  for (const char* host : {"://127.", "://localhost", "://[::1]"}) {
-    if (url.find(host) != std::string::npos) return true;
-  }
-  return false;
-}
-
-// Ours says what it runs on; of others it is what they are for.
-bool uses_gpu(const ServerInfo& server) {
-  const auto backend = server.settings.find("backend");
-  return backend == server.settings.end() || (backend->second != "cpu" && backend->second != "reference");
 }
 
 Result<void> check(const BenchOptions& options) {
@@ -67,14 +53,10 @@ void grade(CellResult& cell) {
       const ChatResult& request = stream.requests[i];
       const WorkloadPrompt* prompt = builtin_workloads().find_prompt(stream.prompt_ids[i]);
       if (prompt == nullptr || prompt->oracle.kind == Oracle::Kind::kNone || !request.complete()) continue;
-      AssistantMessage answer{request.reasoning, request.content, {}};
       std::string key = request.content;
-      for (const ChatToolCall& call : request.tool_calls) {
-        answer.tool_calls.push_back({call.name, call.arguments, true});
-        key += "\n" + call.name + call.arguments;
-      }
+      for (const ChatToolCall& call : request.tool_calls) key += "\n" + call.name + call.arguments;
       const auto [at, is_new] = known.try_emplace({prompt->id, std::move(key)}, Grade::kNotGraded);
-      if (is_new) at->second = grade_answer(prompt->oracle, answer).grade;
+      if (is_new) at->second = grade_answer(prompt->oracle, request).grade;
       ++(at->second == Grade::kRight ? cell.right : at->second == Grade::kWrong ? cell.wrong : cell.not_graded);
     }
   }
@@ -97,8 +79,7 @@ class Runner {
     cells_ = plan_cells(options_, asker_->workloads(), server_->info());
     ONELANE_TRY(calibrate());
     report_.characters_per_token = asker_->characters_per_token();
-    std::optional<EnvironmentWatch> watch;
-    if (is_local(options_.url)) watch.emplace(EnvironmentOptions{.gpu = uses_gpu(server_->info())});
+    const auto watch = watch_server(server_->info(), options_.url);
     const auto done = phases();
     if (watch) {
       report_.machine = watch->machine();

@@ -2,6 +2,7 @@
 
 #include "base/format.h"
 #include "lane/bench.h"
+#include "lane/receipt_server.h"
 #include "lane/stats.h"
 
 namespace onelane {
@@ -192,21 +193,13 @@ Receipt bench_receipt(const BenchReport& report, const std::string& command) {
   receipt.protocol = {.file = lib ? "llm-inference-bench" : builtin_workloads().protocol,
                       .mode = lib ? "lib" : "strict"};
   receipt.protocol.prompts_sha256 = report.prompts_sha256;
-  const ServerInfo& server = report.server;
-  receipt.build = {.id = server.build.empty() ? server.version : format("{}+{}", server.version, server.build),
-                   .engine = server.engine_name()};
-  if (!server.boot_id.empty()) receipt.arm.boot_id = server.boot_id;
-  receipt.model.name = report.server.model;
+  name_server(report.server, receipt);
   receipt.resolved.sampling = {.temperature = o.temperature, .top_p = o.top_p, .seed = o.seed};
   receipt.resolved.sampling.max_tokens = o.max_tokens;
   receipt.resolved.sampling.ignore_eos = !o.respect_eos;
-  receipt.resolved.settings = {{"window_s", format("{:g}", o.timing.window_s)},
-                               {"characters_per_token", format("{:.3f}", report.characters_per_token)},
-                               {"silence_s", format("{:g}", o.timing.silence_s)}};
-  for (const auto& [name, value] : server.settings) receipt.resolved.settings["server." + name] = value;
-  if (report.server.max_model_len_tokens) {
-    receipt.resolved.settings["max_model_len"] = std::to_string(*report.server.max_model_len_tokens);
-  }
+  receipt.resolved.settings["window_s"] = format("{:g}", o.timing.window_s);
+  receipt.resolved.settings["characters_per_token"] = format("{:.3f}", report.characters_per_token);
+  receipt.resolved.settings["silence_s"] = format("{:g}", o.timing.silence_s);
   if (lib) receipt.resolved.settings["texts"] = report.original_texts ? "original" : "own filler";
   receipt.machine = report.machine;
   receipt.environment = report.environment;

@@ -148,9 +148,9 @@ Graded grade_rows(const Oracle& oracle, std::string_view content) {
   return wrong(fmt::format("is {} with other cells: {}", oracle.format, excerpt(content)));
 }
 
-Graded grade_calls(const Oracle& oracle, const AssistantMessage& answer) {
+Graded grade_calls(const Oracle& oracle, const ChatResult& answer) {
   Json calls = Json::array();
-  for (const ToolCall& call : answer.tool_calls) {
+  for (const ChatToolCall& call : answer.tool_calls) {
     Json arguments = Json::parse(call.arguments, nullptr, false);
     if (arguments.is_discarded()) {
       return wrong(fmt::format("the arguments of {} are not JSON: {}", call.name, excerpt(call.arguments)));
@@ -235,7 +235,7 @@ Result<Oracle> read_oracle(const nlohmann::ordered_json& json) {
   return oracle;
 }
 
-Graded grade_answer(const Oracle& oracle, const AssistantMessage& answer) {
+Graded grade_answer(const Oracle& oracle, const ChatResult& answer) {
   if (oracle.kind == Kind::kToolCalls) return grade_calls(oracle, answer);
   if (!answer.tool_calls.empty()) return wrong(fmt::format("calls the tool {}", answer.tool_calls[0].name));
   if (trim(answer.content).empty()) return wrong("is empty");

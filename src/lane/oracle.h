@@ -13,7 +13,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "base/result.h"
-#include "text/completion.h"
+#include "lane/chat_stream.h"
 
 namespace onelane {
 
@@ -52,7 +52,7 @@ struct Graded {
 Result<Oracle> read_oracle(const nlohmann::ordered_json& json);
 
 // Grades content and calls; reasoning does not count. Runs programs and commands for at most ten seconds each.
-Graded grade_answer(const Oracle& oracle, const AssistantMessage& answer);
+Graded grade_answer(const Oracle& oracle, const ChatResult& answer);
 
 // The text of the first fenced code block, without its fences; the whole text, trimmed, where there is none.
 std::string_view code_block(std::string_view text);

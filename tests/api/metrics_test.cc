@@ -1,10 +1,14 @@
 #include "api/metrics.h"
 
+#include <ctime>
+#include <fstream>
 #include <map>
 #include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "api/process_stats.h"
 
 namespace onelane {
 namespace {
@@ -47,6 +51,23 @@ TEST(Metrics, SaysWhatTheEngineCounted) {
   EXPECT_THAT(page, HasSubstr("vllm:spec_decode_num_accepted_tokens_total{model_name=\"my model\"} 10\n"));
   EXPECT_THAT(page, HasSubstr("per_pos_total{model_name=\"my model\",position=\"1\"} 3\n"));
   EXPECT_THAT(page, HasSubstr("onelane_progress_age_seconds{model_name=\"my model\"} 1.5\n"));
+}
+
+TEST(Metrics, SaysWhatTheProcessHolds) {
+  const ProcessStats before = read_process_stats();
+  EXPECT_GT(before.resident_bytes, 1e6);
+  EXPECT_GE(before.threads, 1);
+  // Between the epoch's first year with this code and now.
+  EXPECT_GT(before.start_seconds, 1.7e9);
+  EXPECT_LE(before.start_seconds, static_cast<double>(std::time(nullptr)) + 1);
+  std::vector<std::ifstream> files;
+  for (int i = 0; i < 5; ++i) files.emplace_back("/proc/self/status");
+  EXPECT_EQ(read_process_stats().open_files, before.open_files + 5);
+  EXPECT_EQ(read_process_stats().start_seconds, before.start_seconds);
+  const std::string page = Metrics("m").text({}, 1);
+  for (const char* name : {"resident_memory_bytes", "open_fds", "threads", "start_time_seconds"}) {
+    EXPECT_THAT(page, HasSubstr(std::string("\nprocess_") + name + "{model_name=\"m\"} "));
+  }
 }
 
 TEST(Metrics, CountsRequests) {

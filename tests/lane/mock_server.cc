@@ -64,13 +64,29 @@ MockReply MockServer::scripted(const Json& request) const {
   return reply;
 }
 
+namespace {
+
+bool valid_request(const Json& body) {
+  const auto number = [&](const char* key) {
+    return !body.contains(key) || (body[key].is_number() && body[key].get<double>() >= 0);
+  };
+  if (!body.is_object() || !body.contains("messages") || !body["messages"].is_array()) return false;
+  return number("max_tokens") && number("temperature") &&
+         std::all_of(body["messages"].begin(), body["messages"].end(), [](const Json& message) {
+           const std::string role = message.is_object() ? message.value("role", "") : "";
+           return role == "system" || role == "user" || role == "assistant" || role == "tool";
+         });
+}
+
+}  // namespace
+
 void MockServer::handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   const auto json = [&](const Json& body, int status = 200) {
     exchange->respond({.status = status, .body = body.dump()});
   };
   const bool plain = script_.engine == MockEngine::kPlain;
   if (request.path == "/v1/models") {
-    return json({{"data", {{{"id", script_.model}, {"max_model_len", 1 << 18}}}}});
+    return json({{"data", {{{"id", script_.model}, {"max_model_len", script_.max_model_len_tokens}}}}});
   }
   if (request.path == "/health") return json(Json::object(), flaw_ == MockFlaw::kSick ? 503 : 200);
   if (request.path == "/version" && script_.engine == MockEngine::kVllm) return json({{"version", "mock-1"}});
@@ -85,7 +101,8 @@ void MockServer::handle(HttpRequest request, std::shared_ptr<HttpExchange> excha
   if (request.path != "/v1/chat/completions") return json({{"error", {{"message", "no such route"}}}}, 404);
 
   const Json body = Json::parse(request.body, nullptr, false);
-  if (!body.is_object() || !body.contains("messages")) return json({{"error", {{"message", "bad request"}}}}, 400);
+  if (!script_.lenient && !valid_request(body)) return json({{"error", {{"message", "bad request"}}}}, 400);
+  if (!valid_request(body)) return json(Json::object());
   ++requests_;
   {
     const std::lock_guard lock(mutex_);
@@ -260,7 +277,7 @@ std::string MockServer::metrics() const {
     line("vllm:spec_decode_num_accepted_tokens_total", kLabels, back ? 0 : generated_ - chunks_);
     line("vllm:cache_config_info", format("block_size=\"16\",num_gpu_blocks=\"{}\"", script_.kv_tokens / 16), 1);
   }
-  return text + script_.more_metrics;
+  return text + script_.more_metrics + (script_.live_metrics ? script_.live_metrics() : "");
 }
 
 }  // namespace onelane

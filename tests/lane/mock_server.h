@@ -40,7 +40,10 @@ struct MockScript {
   int64_t kv_tokens = 1 << 20;
   // Called on the I/O thread with the request's JSON. The default answers max_tokens (or 16) words.
   std::function<MockReply(const nlohmann::json& request)> reply = {};
-  std::string more_metrics = {};  // appended to /metrics
+  std::string more_metrics = {};                   // appended to /metrics
+  std::function<std::string()> live_metrics = {};  // appended too, asked for each time, on the I/O thread
+  int64_t max_model_len_tokens = 1 << 18;
+  bool lenient = false;  // takes requests that are invalid
 };
 
 enum class MockFlaw {

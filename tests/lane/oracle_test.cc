@@ -16,9 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 using Kind = Oracle::Kind;
 
-Graded grade(const Oracle& oracle, const std::string& content) {
-  return grade_answer(oracle, {.reasoning = {}, .content = content, .tool_calls = {}});
-}
+Graded grade(const Oracle& oracle, const std::string& content) { return grade_answer(oracle, {.content = content}); }
 bool right(const Oracle& oracle, const std::string& content) { return grade(oracle, content).grade == Grade::kRight; }
 
 TEST(Oracle, TheLastNumberCounts) {
@@ -67,16 +65,16 @@ TEST(Oracle, ScriptsAndFacts) {
 TEST(Oracle, CallsAreComparedByValueAndOrder) {
   const Oracle oracle{.kind = Kind::kToolCalls,
                       .value = R"([{"name":"f","arguments":{"a":1}},{"name":"g","arguments":{}}])"};
-  const ToolCall f{"f", R"({ "a": 1 })", true}, g{"g", "{}", true};
-  const auto graded = [&](std::vector<ToolCall> calls) {
-    return grade_answer(oracle, {.reasoning = {}, .content = {}, .tool_calls = std::move(calls)});
+  const ChatToolCall f{"1", "f", R"({ "a": 1 })"}, g{"2", "g", "{}"};
+  const auto graded = [&](std::vector<ChatToolCall> calls) {
+    return grade_answer(oracle, {.tool_calls = std::move(calls)});
   };
   EXPECT_EQ(graded({f, g}).grade, Grade::kRight);
   EXPECT_EQ(graded({g, f}).grade, Grade::kWrong);
   EXPECT_EQ(graded({f}).grade, Grade::kWrong);
-  EXPECT_THAT(graded({f, {"g", "{", false}}).why, HasSubstr("are not JSON"));
+  EXPECT_THAT(graded({f, {"2", "g", "{"}}).why, HasSubstr("are not JSON"));
   EXPECT_THAT(graded({}).why, HasSubstr("calls no tool"));
-  EXPECT_THAT(grade_answer({.kind = Kind::kNone}, {.reasoning = {}, .content = "x", .tool_calls = {f}}).why,
+  EXPECT_THAT(grade_answer({.kind = Kind::kNone}, {.content = "x", .tool_calls = {f}}).why,
               HasSubstr("calls the tool f"));
 }
 

@@ -47,10 +47,10 @@ TEST(Workload, OraclesTakeTheirReferencesAndNothingElse) {
       using Kind = Oracle::Kind;
       const Kind kind = prompt.oracle.kind;
       if (kind == Kind::kNone || kind == Kind::kProgram || kind == Kind::kShell) continue;
-      AssistantMessage answer{.reasoning = {}, .content = prompt.reference, .tool_calls = {}};
+      ChatResult answer{.content = prompt.reference};
       if (kind == Kind::kToolCalls) {
         for (const auto& call : nlohmann::json::parse(prompt.oracle.value)) {
-          answer.tool_calls.push_back({call["name"], call["arguments"].dump(), true});
+          answer.tool_calls.push_back({"id", call["name"], call["arguments"].dump()});
         }
       }
       const Graded right = grade_answer(prompt.oracle, answer);

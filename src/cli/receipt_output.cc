@@ -1,0 +1,32 @@
+#include "cli/receipt_output.h"
+
+#include <fstream>
+
+#include "base/mapped_file.h"
+#include "lane/receipt_store.h"
+
+namespace onelane {
+
+std::string command_line(const std::string& secret) {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string line, word;
+  while (std::getline(file, word, '\0')) {
+    const size_t at = secret.empty() ? std::string::npos : word.find(secret);
+    if (at != std::string::npos) word.replace(at, secret.size(), "***");
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return line;
+}
+
+Result<void> keep_receipt(const Receipt& receipt, const std::string& file, const std::string& db) {
+  if (file.empty() && db.empty()) return {};
+  ONELANE_ASSIGN(const std::string text, receipt_json(receipt));
+  if (!file.empty()) ONELANE_TRY(write_file(file, text));
+  if (!db.empty()) {
+    ONELANE_ASSIGN(ReceiptStore store, ReceiptStore::open(db));
+    ONELANE_TRY(store.add(text));
+  }
+  return {};
+}
+
+}  // namespace onelane
