@@ -79,7 +79,7 @@ __device__ __forceinline__ RawStripe load_stripe(const FoundRecord& record, cons
   if (stripe.coding == Coding::kPlain) {
     raw.high = ptx::load_or_zero(reinterpret_cast<const uint4*>(data) + 1, wanted);
   } else {
-    raw.scale = ptx::load_byte(record.scales + stripe.scale, wanted, 0);
+    raw.scale = wanted ? __ldg(record.scales + stripe.scale) : 0;
   }
   return raw;
 }

@@ -37,7 +37,7 @@ constexpr int larger(int a, int b) { return a > b ? a : b; }
 // Shared memory of a block, in bytes from its start.
 template <int H, bool kSplit>
 struct Layout {
-  static constexpr int kUnits = H == 32 ? (kSplit ? 12 : 14) : 20;  // what fits
+  static constexpr int kUnits = H == 32 ? 14 : 20;  // what fits
   static constexpr int kEntries = kUnits * 8;
   static constexpr int kItems = kDim / 32 * H / 8;
 
@@ -50,11 +50,10 @@ struct Layout {
   static constexpr int kScores = kP + (kUnits + 7) / 8 * H * 128;
   static constexpr int kScoreStride = (kEntries + 31) / 32 * 32;
   static constexpr int kScoreBytes = kGroups * H * kScoreStride * 4;
-  static constexpr int kReceivedBytes = (kItems + kMaxSplits) * kItemBytes;  // shares differ by one item
+  static constexpr int kReceivedBytes = attention::most_received(kItems) * kItemBytes;
   static constexpr int kReceived = kSplit ? kScores : kTile;  // unsplit they take the place of tile and query
-  static constexpr int kData = kScores + (kSplit ? larger(kScoreBytes, kReceivedBytes) : kScoreBytes);
-  static constexpr int kToScales = kData + kEntries * 8;      // RecordPlace of a chunk's entries, in two arrays
-  static constexpr int kMask = kToScales + kEntries * 4;      // uint8 [2][kEntries]: 1 where there is no entry
+  static constexpr int kPlaces = kScores + (kSplit ? larger(kScoreBytes, kReceivedBytes) : kScoreBytes);
+  static constexpr int kMask = kPlaces + kEntries * 16;       // uint8 [2][kEntries]: 1 where there is no entry
   static constexpr int kParts = kMask + 2 * kEntries;         // float2 [splits][H]: M and the sum of 2^(S - M)
   static constexpr int kShift = kParts + kMaxSplits * H * 8;  // float [H]: from the last M to this one
   static constexpr int kSinks = kShift + H * 4;               // float [H]
@@ -65,16 +64,17 @@ struct Layout {
   static_assert(kQ % 1024 == 0 && kP % 1024 == 0 && kScores % 1024 == 0, "swizzle atoms");
   static_assert(kItems * kItemBytes <= kP, "a block's own sums take the place of tile and query");
   static_assert(kBytes <= 232448, "what a block of sm_90 may have");
-  static_assert(kBytes == attention::block_shared_bytes(ONELANE_PATH_CLUSTER, H, kSplit ? 2 : 1), "what the plan says");
+  static_assert(kBytes <= attention::block_shared_bytes(ONELANE_PATH_CLUSTER, H, kSplit ? 2 : 1), "what the plan says");
 };
 
 template <int W, int X, int H, bool kSplit>
 __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_constant__ AttentionParams p) {
   using At = Layout<H, kSplit>;
-  constexpr int kPairs = H / 8;                 // of a thread's columns in a matrix: 8 j + 2 t, + 1
-  constexpr int kMine = At::kEntries / kWarps;  // entries of a chunk that a warp decodes: warp, warp + 16, ...
+  constexpr int kPairs = H / 8;                // of a thread's columns in a matrix: 8 j + 2 t, + 1
+  constexpr int kMine = (At::kUnits + 3) / 4;  // units of a chunk of which a warp decodes its warpgroup's dims
   constexpr int kRowTiles = (At::kUnits + 7) / 8;
   constexpr int kWarpHeads = (H + kWarps - 1) / kWarps;
+  constexpr bool kOneChunk = H == 32;  // what does not fit is for wide.cu
   extern __shared__ __align__(1024) uint8_t shared_memory[];
   const uint32_t shared = ptx::shared_address(shared_memory);
   const auto floats = [&](int at) { return reinterpret_cast<float*>(shared_memory + at); };
@@ -83,7 +83,9 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
   const int lane = threadIdx.x % 32;
   const int t = lane % 4;
   const int group = warp / 4;
-  const int block = lane / 4;  // of dims, of which this lane decodes 16
+  const int first_unit = warp % 4;  // of a chunk, of those this warp decodes: every fourth
+  const UnitLane mine(lane);
+  const uint8_t* nothing = no_record();
   const int splits = kSplit ? p.splits : 1;
   const int rank = kSplit ? ptx::block_rank() : 0;
   const int work = kSplit ? ptx::cluster_index() : blockIdx.x;
@@ -104,12 +106,14 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
   const int window_length = p.window.length(row);
   const int extra_length = p.extra.length(row);
   Share share = Share::of<kSplit>(p, p.window.width, p.extra.width, rank);
-  const int e = threadIdx.x;  // the entry of a chunk whose place this thread looks up
   const int32_t* window_indices = p.window.indices + row * p.window.index_stride;
   const int32_t* extra_indices = p.extra.indices + row * p.extra.index_stride;
+  const int e = threadIdx.x;  // the entry of a chunk whose place this thread looks up
   int index = -1;
-  const auto load_index = [&](int first) { index = share.index(window_indices, extra_indices, first, e); };
-  if (e < At::kEntries) load_index(share.begin);
+  const auto load_index = [&](int first) {
+    if (e < At::kEntries) index = share.index(window_indices, extra_indices, first + e / 8, e % 8);
+  };
+  load_index(share.begin);
 
   // Needed at the very end; asked for now, and put aside when the first records have come. Angles take two loads.
   float aside = -INFINITY;
@@ -130,71 +134,87 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
       const int line = i * 16 + from;  // of heads, then blocks
       const int head = line % H, half = line / H;
       ptx::copy_async(shared + At::kQ + ((2 * group + half) * H + head) * 128 + (eighth ^ (head % 8)) * 16,
-                      q + head * kDim + half * 64 + eighth * 8, 16);
+                      q + head * kDim + half * 64 + eighth * 8);
     }
   }
 
   if (window_length != share.window || extra_length != share.extra) {
     share = Share::of<kSplit>(p, window_length, extra_length, rank);
-    if (e < At::kEntries) load_index(share.begin);
+    load_index(share.begin);
   }
 
   // Puts the place of entry e of the chunk that begins at unit `first` where all find it; its mask into copy `copy`.
   const auto put_place = [&](int first, int copy) {
-    const RecordPlace place = share.place<W, X>(p, first, e, index);
-    reinterpret_cast<const uint8_t**>(shared_memory + At::kData)[e] = place.data;
-    reinterpret_cast<int32_t*>(shared_memory + At::kToScales)[e] = place.to_scales;
-    shared_memory[At::kMask + copy * At::kEntries + e] = place.data == nullptr;
+    if (e >= At::kEntries) return;
+    const RecordPlace place = share.place<W, X>(p, first + e / 8, index, nothing);
+    reinterpret_cast<longlong2*>(shared_memory + At::kPlaces)[e] =
+        make_longlong2(reinterpret_cast<int64_t>(place.data), place.to_scales);
+    shared_memory[At::kMask + copy * At::kEntries + e] = place.none;
   };
-  // A lane's blocks are all plain or all to be decoded.
-  const bool plain = is_plain<W>(block);
+  const auto places_of = [&](int unit, RecordPlace(&place)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const longlong2 at =
+          reinterpret_cast<const longlong2*>(shared_memory + At::kPlaces)[unit * 8 + mine.entry + 4 * i];
+      place[i] = {reinterpret_cast<const uint8_t*>(at.x), static_cast<int32_t>(at.y), false};
+    }
+  };
+  // A warp's units: their parts of this warpgroup's dims. What is bf16 is copied.
+  GroupPart part_of[kMine];
+  uint32_t scale_of[kMine][2];
+  const uint32_t tile = shared + At::kTile + 2 * group * At::kTileBlock + first_unit * 1024;
+  const bool copies = is_plain<W>(2 * group + 1);
   static_assert(W == X || (W == ONELANE_KV_V41_FP8 && X == ONELANE_KV_V41_FP4));
-  RawShare raw[kMine];  // of a plain block: data.x and .y are the record's address
+  // Units of the chunk that begins at `first`, and one more if they are odd: it has no entries.
+  const auto padded_units = [&](int first) { return min(At::kUnits, (share.end - first + 1) / 2 * 2); };
   const auto load_chunk = [&](int first) {
-    const int entries = min(At::kEntries, (share.end - first) * 8);
+    if (W == ONELANE_KV_BF16) return;
+    const int units = padded_units(first);
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
-      if (16 * i >= entries) break;
-      const int entry = warp + 16 * i;
-      const RecordPlace place = {reinterpret_cast<const uint8_t**>(shared_memory + At::kData)[entry],
-                                 reinterpret_cast<const int32_t*>(shared_memory + At::kToScales)[entry]};
-      if (plain) {
-        const auto address = reinterpret_cast<uint64_t>(place.data);
-        raw[i].data.x = static_cast<uint32_t>(address);
-        raw[i].data.y = static_cast<uint32_t>(address >> 32);
-      } else if (W != X && first + entry / 8 >= share.window_units) {
-        raw[i] = load_share<X>(place, block, t);
-      } else {
-        raw[i] = load_share<W>(place, block, t);
+      const int unit = first_unit + 4 * i;
+      if (unit >= units) break;
+      RecordPlace place[2];
+      places_of(unit, place);
+      if constexpr (W != ONELANE_KV_BF16) {
+        if (W != X && share.is_extra(first + unit)) {
+          load_group<X>(place, group, mine, part_of[i]);
+          load_scales<X>(place, group, mine, scale_of[i]);
+        } else {
+          load_group<W>(place, group, mine, part_of[i]);
+          load_scales<W>(place, group, mine, scale_of[i]);
+        }
       }
     }
   };
-  // Where 8 dims of this lane go. In odd blocks the upper ones go first: else two lanes would meet in a bank.
-  const bool odd = block % 2 != 0;
-  const uint32_t tile = shared + At::kTile + block * At::kTileBlock + warp * 128;
-  const uint32_t at_first = tile + ((2 * t + odd) ^ (warp % 8)) * 16, at_second = at_first ^ 16;
-  const auto copy_plain = [&](int entries) {
+  const auto copy_plain = [&](int first) {
+    const int units = padded_units(first);
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
-      if (16 * i >= entries) break;
-      const uint64_t address = raw[i].data.x | uint64_t{raw[i].data.y} << 32;
-      const int bytes = address == 0 ? 0 : 16;
-      const auto* from =
-          reinterpret_cast<const uint8_t*>(address) + (W == ONELANE_KV_BF16 ? block * 128 : 448) + t * 32;
-      ptx::copy_async(at_first + i * 2048, bytes == 0 ? p.out : from + odd * 16, bytes);
-      ptx::copy_async(at_second + i * 2048, bytes == 0 ? p.out : from + !odd * 16, bytes);
+      const int unit = first_unit + 4 * i;
+      if (unit >= units) break;
+      RecordPlace place[2];
+      places_of(unit, place);
+#pragma unroll
+      for (int half = W == ONELANE_KV_BF16 ? 0 : 1; half < 2; ++half) {
+        const uint32_t at = tile + i * 4096 + half * At::kTileBlock + mine.place(4 * mine.block + mine.t);
+        const int offset = (W == ONELANE_KV_BF16 ? (2 * group + half) * 128 : 448) + 64 * mine.block + 16 * mine.t;
+        ptx::copy_async(at, place[0].data + offset);
+        ptx::copy_async(of_fourth(at), place[1].data + offset);
+      }
     }
   };
 
-  if (e < At::kEntries) put_place(share.begin, 0);
+  put_place(share.begin, 0);
   __syncthreads();
+  if (copies) copy_plain(share.begin);
+  ptx::copies_commit();
   load_chunk(share.begin);
-  if (plain) copy_plain(min(At::kEntries, (share.end - share.begin) * 8));
   if (angle >= 0 && p.positions != nullptr) {
     aside = __ldg(p.angles + static_cast<int64_t>(min(max(position, 0), p.angles_count - 1)) * kRope + angle);
   }
 
-  float o[2][H / 2] = {};   // of blocks 2 group and 2 group + 1
+  float o[2][H / 2];        // of blocks 2 group and 2 group + 1: the first product writes them
   float most[kWarpHeads];   // M of the warp's heads
   float total[kWarpHeads];  // sums of 2^(S - M) over the lane's entries
 #pragma unroll
@@ -212,39 +232,41 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
   for (int first = share.begin; first < share.end; first += At::kUnits, copy ^= 1) {
     const int units = min(At::kUnits, share.end - first);
     const int steps = (units + 1) / 2;  // of 16 entries
+    const int padded = 2 * steps;
     const int next = first + At::kUnits;
-    const bool more = next < share.end;
-    if (more && e < At::kEntries) load_index(next);
-    if (plain && first > share.begin) copy_plain(units * 8);
+    const bool more = !kOneChunk && next < share.end;
+    if (!kOneChunk && copies && first > share.begin) {
+      copy_plain(first);
+      ptx::copies_commit();
+    }
+    if (more) load_index(next);
 
     // To the tile, 64 entries at a time, and their partial scores, which are computed while the next are decoded. Units
-    // past the last, up to an even number, become zeros.
+    // past the last, up to an even number, become something finite.
     float s[kRowTiles][H / 2];
 #pragma unroll
     for (int part = 0; part < kRowTiles; ++part) {
       if (part * 8 >= units) break;
       const auto decode = [&]<bool kTwoSteps>() {
 #pragma unroll
-        for (int i = part * 4; i < part * 4 + 4 && i < kMine; ++i) {
-          if (i >= steps) break;
-          uint32_t v[8];
-          if (X == ONELANE_KV_V41_FP4 && first + (warp + 16 * i) / 8 >= share.window_units) {
-            decode_e2m1<kTwoSteps>(raw[i], odd, v);
+        for (int i = part * 2; i < part * 2 + 2 && i < kMine; ++i) {
+          const int unit = first + first_unit + 4 * i;
+          if (unit >= first + padded) break;
+          if (W != X && share.is_extra(unit)) {
+            store_group<X, kTwoSteps>(part_of[i], scale_of[i], group, mine, tile + i * 4096, At::kTileBlock);
           } else {
-            decode_e4m3<kTwoSteps>(raw[i], odd, v);
+            store_group<W, kTwoSteps>(part_of[i], scale_of[i], group, mine, tile + i * 4096, At::kTileBlock);
           }
-          if (plain) continue;
-          ptx::store_shared(at_first + i * 2048, make_uint4(v[0], v[1], v[2], v[3]));
-          ptx::store_shared(at_second + i * 2048, make_uint4(v[4], v[5], v[6], v[7]));
         }
       };
-      if (W != ONELANE_KV_BF16) {
+      if constexpr (W != ONELANE_KV_BF16) {
         bool two_steps = false;
 #pragma unroll
-        for (int i = part * 4; i < part * 4 + 4 && i < kMine; ++i) {
-          const bool is_e2m1 = X == ONELANE_KV_V41_FP4 && first + (warp + 16 * i) / 8 >= share.window_units;
-          const int limit = is_e2m1 ? kLargestE4m3Step : kLargestE8m0Step;
-          two_steps |= !plain && (i < steps) && static_cast<int>(raw[i].scale) > limit;
+        for (int i = part * 2; i < part * 2 + 2 && i < kMine; ++i) {
+          const int unit = first + first_unit + 4 * i;
+          if (unit >= first + padded) break;
+          const int largest = static_cast<int>(max(scale_of[i][0], scale_of[i][1]));
+          two_steps |= largest > (W != X && share.is_extra(unit) ? kLargestStep<X> : kLargestStep<W>);
         }
         if (__any_sync(0xffffffff, two_steps)) {
           decode.template operator()<true>();
@@ -254,7 +276,7 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
       }
       if (part == 0) ptx::copies_wait();
       ptx::fence_async_proxy();
-      __syncthreads();
+      ptx::named_barrier(1 + group, 128);
       ptx::wgmma_fence();
       const uint64_t entries = ptx::swizzled_matrix(shared + At::kTile + 2 * group * At::kTileBlock + part * 8192);
       const uint64_t query = ptx::swizzled_matrix(shared + At::kQ + 2 * group * H * 128);
@@ -265,7 +287,6 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
       }
       ptx::wgmma_commit();
     }
-    if (more && e < At::kEntries) put_place(next, copy ^ 1);
     if (first == share.begin) put_aside();
     ptx::wgmma_wait<0>();
     {
@@ -283,7 +304,7 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
       }
     }
     __syncthreads();
-    if (more) load_chunk(next);
+    if (more) put_place(next, copy ^ 1);
 
     // P of the warp's heads, a quad of entries a lane and turn.
     constexpr int kTurns = (At::kEntries / 4 + 31) / 32;
@@ -337,9 +358,10 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
     ptx::fence_async_proxy();
     __syncthreads();
     if (kSplit && !more) ptx::cluster_arrive();  // scores are read: their place may receive sums
+    if (more) load_chunk(next);
 
     // Outputs.
-    if (first > share.begin) {
+    if (!kOneChunk && first > share.begin) {
 #pragma unroll
       for (int j = 0; j < kPairs; ++j) {
         const float2 shift = *reinterpret_cast<const float2*>(floats(At::kShift) + 8 * j + 2 * t);
@@ -361,7 +383,7 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
         if (step >= steps) break;
         ptx::Wgmma<H>::template product<true>(o[m], values + step * 2048 / 16,
                                               weights + (step / 4 * H * 128 + step % 4 * 32) / 16,
-                                              first > share.begin || step > 0);
+                                              (!kOneChunk && first > share.begin) || step > 0);
       }
       ptx::wgmma_commit();
     }
@@ -369,6 +391,7 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
       ptx::wgmma_wait<0>();
       __syncthreads();  // the tile may be written again
     }
+    if (kOneChunk) break;
   }
   ptx::let_next_kernel_start();
 
@@ -387,12 +410,18 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
     const uint32_t at = shared + At::kParts + (rank * H + head) * 8;
     if constexpr (kSplit) {
       if (lane < splits) {
-        ptx::store_async(ptx::in_block(at, lane), most[k], total[k], ptx::in_block(shared + At::kBarrier, lane));
+        ptx::store_async(ptx::in_block(at, lane), make_float2(most[k], total[k]),
+                         ptx::in_block(shared + At::kBarrier, lane));
       }
     } else if (lane == 0) {
       ptx::store_shared(at, make_float2(most[k], total[k]));
     }
   }
+  const bool any = share.begin < share.end;
+  // Sums of dims g and g + 8 of 16, of heads 2 t and 2 t + 1: 16 bytes at [g][t] of an item's half.
+  const auto sums = [&](int m, int j) {
+    return any ? make_float4(o[m][4 * j], o[m][4 * j + 1], o[m][4 * j + 2], o[m][4 * j + 3]) : make_float4(0, 0, 0, 0);
+  };
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
     if constexpr (kSplit) {
@@ -403,21 +432,16 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
       }
     }
     const int chunk = (2 * group + m) * 2 + warp % 4 / 2;
-    const int dim = warp % 2 * 16 + lane / 4;
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
       const int item = chunk * kPairs + j;
       const int owner = kSplit ? Items<H>::owner(p, item) : 0;
       const int slot = kSplit ? rank * items_stride + item - Items<H>::first(p, owner) : item;
-      uint32_t to = shared + At::kReceived + slot * kItemBytes + (dim * 8 + 2 * t) * 4;
+      const uint32_t to = shared + At::kReceived + slot * kItemBytes + warp % 2 * (kItemBytes / 2) + lane * 16;
       if constexpr (kSplit) {
-        to = ptx::in_block(to, owner);
-        const uint32_t barrier = ptx::in_block(shared + At::kBarrier, owner);
-        ptx::store_async(to, o[m][4 * j], o[m][4 * j + 1], barrier);
-        ptx::store_async(to + 8 * 8 * 4, o[m][4 * j + 2], o[m][4 * j + 3], barrier);
+        ptx::store_async(ptx::in_block(to, owner), sums(m, j), ptx::in_block(shared + At::kBarrier, owner));
       } else {
-        ptx::store_shared(to, make_float2(o[m][4 * j], o[m][4 * j + 1]));
-        ptx::store_shared(to + 8 * 8 * 4, make_float2(o[m][4 * j + 2], o[m][4 * j + 3]));
+        ptx::store_shared(to, sums(m, j));
       }
     }
   }
@@ -445,11 +469,12 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
     const bool empty = largest == -INFINITY;
     float value[8] = {};
     float sum = 0;
-    // Each octet of dims reads its dims in another order, i ^ octet, so that they meet in no bank.
-    const float* source = floats(At::kReceived) + (item - first_item) * (kItemBytes / 4) + octet * 64 + lane % 8;
-    const float* twisted[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) twisted[i] = source + (i ^ octet) * 8;
+    // The second two octets read their dims in another order, i ^ 1, so that they meet the first in no bank.
+    const int twist = octet / 2;
+    const float* source = floats(At::kReceived) + (item - first_item) * (kItemBytes / 4) +
+                          octet / 2 * (kItemBytes / 8) + lane % 8 / 2 * 4 + octet % 2 * 2 + lane % 2;
+    const float* even = source + twist * 16;
+    const float* odd = source + (twist ^ 1) * 16;
 #pragma unroll
     for (int part = 0; part < kMost; ++part) {
       if (part % 4 == 0 && part >= splits) break;
@@ -457,24 +482,23 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
       const float factor = empty ? 0.0f : ptx::exp2_approx(of_part[part].x - largest);  // 0 where it is not there
       sum += of_part[part].y * factor;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        value[i] += (there ? twisted[i][0] : 0.0f) * factor;
-        value[i + 4] += (there ? twisted[i][32] : 0.0f) * factor;
-        twisted[i] += items_stride * (kItemBytes / 4);
+      for (int i = 0; i < 8; i += 2) {
+        value[i] += (there ? even[i * 16] : 0.0f) * factor;
+        value[i + 1] += (there ? odd[i * 16] : 0.0f) * factor;
       }
+      even += items_stride * (kItemBytes / 4);
+      odd += items_stride * (kItemBytes / 4);
     }
 #pragma unroll
-    for (int bit = 1; bit < 4; bit *= 2) {
-      const bool swap = (octet & bit) != 0;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if ((i & bit) != 0) continue;
-        const float low = value[i], high = value[i | bit];
-        value[i] = swap ? high : low;
-        value[i | bit] = swap ? low : high;
-      }
+    for (int i = 0; i < 8; i += 2) {
+      const float first = value[i], second = value[i + 1];
+      value[i] = twist == 0 ? first : second;
+      value[i + 1] = twist == 0 ? second : first;
     }
-    finish_octet(p, row, first_head + head, dim, value, largest, sum, floats(At::kSinks)[head], floats(At::kAngles));
+    const float scale = denominator(p, row, first_head + head, largest, sum, floats(At::kSinks)[head], dim == 0);
+#pragma unroll
+    for (float& v : value) v *= scale;
+    finish_octet(p, dim, output_place(p, row, first_head + head, dim), value, floats(At::kAngles));
   }
 }
 

@@ -31,7 +31,8 @@ struct AttentionParams {
 // (wide.cu). `formats` are what attention::formats_of says.
 cudaError_t launch_cluster(const attention::ListFormats& formats, int block_heads, const AttentionParams& params,
                            cudaStream_t stream);
-cudaError_t launch_wide(const attention::ListFormats& formats, const AttentionParams& params, cudaStream_t stream);
+cudaError_t launch_wide(const attention::ListFormats& formats, int block_heads, const AttentionParams& params,
+                        cudaStream_t stream);
 
 // Clusters of 1, 2, .. 8 blocks of launch_cluster that run at once on the current device.
 cudaError_t count_cluster_places(int32_t (&places)[8]);

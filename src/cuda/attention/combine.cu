@@ -138,8 +138,9 @@ __global__ void __launch_bounds__(kThreads, H == 8 ? 2 : 1) attend_part(const __
   for (int i = threadIdx.x % 64; i < 2 * H * 8; i += 64) {
     const int piece = i % 8, head = i / 8 % H, block = 2 * quarter + i / (8 * H);
     ptx::copy_async(shared + At::kQ + (block * H + head) * 128 + (piece ^ (head % 8)) * 16,
-                    q + head * kDim + block * 64 + piece * 8, 16);
+                    q + head * kDim + block * 64 + piece * 8);
   }
+  ptx::copies_commit();
 
   const Share share(p.window.length(row), p.extra.length(row), part, p.splits);
   const int e = threadIdx.x;  // the entry of a chunk that this thread looks up

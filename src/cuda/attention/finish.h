@@ -65,10 +65,11 @@ __device__ __forceinline__ OutputPlace output_place(const AttentionParams& p, in
   const int64_t head_row = static_cast<int64_t>(row) * p.heads + head;
   const int chunk = dim / 32;
   if (p.output != ONELANE_OUT_FP8_GROUPED) return {head_row * ONELANE_ATTENTION_DIM + dim, head_row * kChunks + chunk};
-  const int byte = chunk * 8 + head % 8;
+  // What does not depend on dim apart, for loops over it.
   const int64_t padded_rows = (p.rows + 3) / 4 * 4;
-  return {((head_row / 8 * kChunks + chunk) * 8 + head % 8) * 32 + dim % 32,
-          ((head / 8 * 32 + byte / 4) * padded_rows + row) * 4 + byte % 4};
+  const OutputPlace first = {head_row / 8 * (kChunks * 8 * 32) + head % 8 * 32,
+                             ((head / 8 * 32 + head % 8 / 4) * padded_rows + row) * 4 + head % 4};
+  return {first.value + chunk * 256 + dim % 32, first.scale + chunk * padded_rows * 8};
 }
 
 // `sums` are those of 2^(score - most) * record over all entries, `total` that of 2^(score - most); `most` is -inf for

@@ -48,37 +48,42 @@ struct Share {
     return {window, extra, window_units, by_splits(p, units * rank), by_splits(p, units * (rank + 1))};
   }
 
-  // The index of entry `e` of the chunk that begins at unit `first`; -1 past the end. The pointers are the row's.
-  __device__ __forceinline__ int index(const int32_t* window_indices, const int32_t* extra_indices, int first,
+  __device__ __forceinline__ bool is_extra(int unit) const { return unit >= window_units; }
+
+  // The index of entry `e` of a unit; -1 past the end. The pointers are the row's.
+  __device__ __forceinline__ int index(const int32_t* window_indices, const int32_t* extra_indices, int unit,
                                        int e) const {
-    const int unit = first + e / 8;
-    const bool from_extra = unit >= window_units;
-    const int slot = (unit - (from_extra ? window_units : 0)) * 8 + e % 8;
+    const bool from_extra = is_extra(unit);
+    const int slot = (unit - (from_extra ? window_units : 0)) * 8 + e;
     if (unit >= end || slot >= (from_extra ? extra : window)) return -1;
     return __ldg((from_extra ? extra_indices : window_indices) + slot);
   }
 
-  // Its place, given the index.
+  // Its place, given the index; `nothing` is no_record().
   template <int W, int X>
-  __device__ __forceinline__ RecordPlace place(const AttentionParams& p, int first, int e, int index) const {
-    const bool from_extra = first + e / 8 >= window_units;
-    if (W != X && from_extra) return place_of<X>(p.extra, index);
-    return place_of<W>(from_extra ? p.extra : p.window, index);
+  __device__ __forceinline__ RecordPlace place(const AttentionParams& p, int unit, int index,
+                                               const uint8_t* nothing) const {
+    if (W != X && is_extra(unit)) return place_of<X>(p.extra, index, nothing);
+    return place_of<W>(is_extra(unit) ? p.extra : p.window, index, nothing);
   }
 };
 
-// 8 dims from `dim` on of one head (of the grid's): `value` are sums of 2^(S - most) * record, `total` that of
-// 2^(S - most), `most` -inf for a row without entries. Lanes 8 and 16 apart have the rest of the chunk of 32 dims.
-// `angles`: the row's, if p.positions is not null.
-__device__ __forceinline__ void finish_octet(const AttentionParams& p, int row, int head, int dim, float (&value)[8],
-                                             float most, float total, float sink, const float* angles) {
+// What a head's sums of 2^(S - most) * record are to be multiplied with, given that of 2^(S - most): `total`. `most` is
+// -inf for a row without entries. Stores lse if `stores`.
+__device__ __forceinline__ float denominator(const AttentionParams& p, int row, int head, float most, float total,
+                                             float sink, bool stores) {
   const bool empty = most == -INFINITY;
+  if (stores && p.lse != nullptr) {
+    p.lse[static_cast<int64_t>(row) * p.heads + head] = empty ? INFINITY : (most + log2f(total)) * 0.6931471805599453f;
+  }
   // A sink far above the scores makes the denominator infinite and the output zero, as it should be.
-  const float inverse = ptx::reciprocal(total + ptx::exp2_approx(sink * 1.4426950408889634f - most));
-#pragma unroll
-  for (float& v : value) v = empty ? 0.0f : v * inverse;
-  const int64_t head_row = static_cast<int64_t>(row) * p.heads + head;
-  if (p.lse != nullptr && dim == 0) p.lse[head_row] = empty ? INFINITY : (most + log2f(total)) * 0.6931471805599453f;
+  return empty ? 0.0f : ptx::reciprocal(total + ptx::exp2_approx(sink * 1.4426950408889634f - most));
+}
+
+// 8 dims from `dim` on of one head (of the grid's), `place` being theirs. Lanes 8 and 16 apart have the rest of the
+// chunk of 32 dims. `angles`: the row's, if p.positions is not null.
+__device__ __forceinline__ void finish_octet(const AttentionParams& p, int dim, const OutputPlace& place,
+                                             float (&value)[8], const float* angles) {
   if (is_rotated(p, dim)) {
     const float* of_dim = angles + (dim - kFirstRotated) / 2;
 #pragma unroll
@@ -89,7 +94,6 @@ __device__ __forceinline__ void finish_octet(const AttentionParams& p, int row, 
       value[2 * i + 1] = y * cosine - x * sine;
     }
   }
-  const OutputPlace place = output_place(p, row, head, dim);
   if (p.output == ONELANE_OUT_BF16) {
     *reinterpret_cast<uint4*>(p.out + place.value * 2) =
         make_uint4(ptx::pack_bf16(value[0], value[1]), ptx::pack_bf16(value[2], value[3]),

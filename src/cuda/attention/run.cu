@@ -63,7 +63,9 @@ Result<void> run(const onelane_attention_plan& plan, const onelane_attention_arg
   switch (plan.path) {
     case ONELANE_PATH_CLUSTER: {
       const attention::ListFormats formats = attention::formats_of(shape);
-      if (plan.block_heads == 64) return check(launch_wide(formats, params, stream), "the launch of wide_attention");
+      if (attention::is_wide(shape, plan.block_heads, plan.splits)) {
+        return check(launch_wide(formats, plan.block_heads, params, stream), "the launch of wide_attention");
+      }
       return check(launch_cluster(formats, plan.block_heads, params, stream), "the launch of cluster_attention");
     }
     case ONELANE_PATH_COMBINE:

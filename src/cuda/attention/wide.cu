@@ -3,12 +3,13 @@
 // With rows enough to fill the chip, what counts is how often an entry passes through shared memory. Here 64 heads
 // share it: they are the 64 rows of both products, and a block decodes an entry once for all of them.
 //
-//   block: 3 warpgroups. The last one brings chunks of 64 entries to bf16 in one of two tiles, a chunk ahead; the first
-//   computes their scores and probabilities and the first 256 dims of the outputs, the second the other 256:
+//   block: 4 warpgroups. The last two bring chunks of 64 entries to bf16 in one of two tiles, a chunk ahead, each warp
+//   a unit of 8 by itself; the first computes their scores and probabilities and the first 256 dims of the outputs, the
+//   second the other 256:
 //
 //     S[64 heads, entries] = Q KV^T     wgmma, both from shared memory
 //     P = 2^(S - M)                     as in cluster.cu; to the other warpgroup through shared memory
-//     O[64 heads, 256] += P KV          wgmma, P from registers
+//     O[64 heads, dims] += P KV         wgmma, P from registers
 //
 //   The merge of a split row is that of cluster.cu; sums are received where tiles and query were.
 #include "cuda/attention/cluster.h"
@@ -20,189 +21,260 @@
 namespace onelane::cuda {
 namespace {
 
-constexpr int kThreads = 384;
+constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-constexpr int kHeads = 64;
+constexpr int kRows = 64;     // of the products: heads, and nothing in particular beyond them
 constexpr int kEntries = 64;  // of a chunk
 constexpr int kUnits = kEntries / 8;
-constexpr int kRound = 8;  // entries that a producing warp has in flight; two rounds are a warp's share of a chunk
-static_assert(kEntries / 4 == 2 * kRound);
+constexpr int kProducers = 8;  // warps, one for each unit of a chunk
+static_assert(kProducers == kUnits);
 
-// Registers of a thread, by warpgroup.
-constexpr int kRegisters[] = {232, 176, 96};
-static_assert(kRegisters[0] + kRegisters[1] + kRegisters[2] <= 3 * 168, "what the block is launched with");
-
-// Named barriers.
-enum : int { kProducers = 1, kWeightsReady, kWeightsRead, kQueryReady };
+// Registers of a thread: the first warpgroup, the second, and those that produce.
+constexpr int kScoring = 128, kSecond = 240, kProducing = 72;
+static_assert(kScoring + kSecond + 2 * kProducing <= 4 * 128, "what the block is launched with");
 
 // Shared memory of a block, in bytes from its start.
-struct Wide {
-  // bf16 [2][kBlocks][entries][64], [kBlocks][heads][64] and [heads][entries], in rows of 128 swizzled bytes.
+template <int H>
+struct Layout {
+  // bf16 [2][kBlocks][entries][64], [kBlocks][rows][64] and [rows][entries], in rows of 128 swizzled bytes.
   static constexpr int kTile = 0;
   static constexpr int kTileBlock = kEntries * 128;
   static constexpr int kTileBytes = kBlocks * kTileBlock;
   static constexpr int kQ = kTile + 2 * kTileBytes;
-  static constexpr int kP = kQ + kBlocks * kHeads * 128;
-  static constexpr int kData = kP + kHeads * 128;  // RecordPlace [2][entries], in two arrays
-  static constexpr int kToScales = kData + 2 * kEntries * 8;
-  static constexpr int kMask = kToScales + 2 * kEntries * 4;       // uint8 [2][entries]: 1 where there is no entry
-  static constexpr int kParts = kMask + 2 * kEntries;              // float2 [splits][heads]: M and the sum of 2^(S - M)
-  static constexpr int kShift = kParts + kMaxSplits * kHeads * 8;  // float [heads]: from the last M to this one
-  static constexpr int kSinks = kShift + kHeads * 4;               // float [heads]
-  static constexpr int kAngles = kSinks + kHeads * 4;              // float [kRope]
-  static constexpr int kFull = kAngles + kRope * 4;                // barriers: a tile is there, [2]
-  static constexpr int kEmpty = kFull + 16;                        // a tile may be written, [2]
-  static constexpr int kSums = kEmpty + 16;                        // all sums have come
+  static constexpr int kP = kQ + kBlocks * kRows * 128;
+  static constexpr int kRaw = kP + kRows * 128;  // [warps][3][lanes] of 16 bytes: see produce()
+  static constexpr int kRawWarp = 3 * 32 * 16;
+  static constexpr int kMask = kRaw + kProducers * kRawWarp;  // uint8 [2][entries]: 1 where there is no entry
+  static constexpr int kParts = kMask + 2 * kEntries;         // float2 [splits][heads]: M and the sum of 2^(S - M)
+  static constexpr int kShift = kParts + kMaxSplits * H * 8;  // float [rows]: from the last M to this one
+  static constexpr int kSinks = kShift + kRows * 4;           // float [heads]
+  static constexpr int kAngles = kSinks + H * 4;              // float [kRope]
+  static constexpr int kFull = kAngles + kRope * 4;           // barriers: a tile is there, [2]
+  static constexpr int kEmpty = kFull + 16;                   // a tile may be written, [2]
+  static constexpr int kQueryReady = kEmpty + 16;
+  static constexpr int kWeightsReady = kQueryReady + 8;  // P is there
+  static constexpr int kWeightsRead = kWeightsReady + 8;
+  static constexpr int kSums = kWeightsRead + 8;  // all sums have come
   static constexpr int kBytes = kSums + 8;
-  static constexpr int kReceived = kTile;  // [splits][items] of kItemBytes: [8 heads][4 turned octets of dims]
-  static_assert((Items<kHeads>::kCount + kMaxSplits) * kItemBytes <= kP);
+  static constexpr int kReceived = kTile;  // [splits][items] of kItemBytes: [8 heads], see sums_place
+  static_assert(attention::most_received(Items<H>::kCount) * kItemBytes <= kP);
   static_assert(kBytes <= 232448, "what a block of sm_90 may have");
-  static_assert(kBytes == attention::block_shared_bytes(ONELANE_PATH_CLUSTER, kHeads, 1), "what the plan says");
+  static_assert(kBytes <= attention::block_shared_bytes(ONELANE_PATH_CLUSTER, H, 2), "what the plan says");
 };
 
-// Place of an octet of dims in a head's row of an item, so that 8 heads do not meet in a bank.
-__device__ __forceinline__ int octet_place(int head, int octet) { return octet ^ (head % 4); }
+// Where a head's row of an item has the sums of dims 2 t, + 1 of the octets 2 pair and 2 pair + 1: 16 bytes, so that 8
+// heads do not meet in a bank.
+__device__ __forceinline__ int sums_place(int head, int pair, int t) { return ((pair * 4 + t) ^ (head % 8)) * 16; }
 
 struct Block {
   int row, first_head, rank;
-  Share share;
-  int chunks;
+
+  // Which entries are this block's. A load is in it.
+  template <bool kSplit>
+  __device__ __forceinline__ Share share(const AttentionParams& p) const {
+    return Share::of<kSplit>(p, p.window.length(row), p.extra.length(row), rank);
+  }
 };
 
-// The last warpgroup: from records to tiles.
-template <int W, int X>
+__device__ __forceinline__ int chunks_of(const Share& share) { return (share.end - share.begin + kUnits - 1) / kUnits; }
+
+// What the warp wrote and read before is done, for whoever waits for the barrier.
+__device__ __forceinline__ void arrive(uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barrier);
+}
+
+// A warp of the last two warpgroups: a unit of every chunk from records to the tile. A chunk's records are on their way
+// while the one before is decoded: each group's registers take the next chunk's as soon as they are free.
+template <int W, int X, int H, bool kSplit>
 __device__ __forceinline__ void produce(const AttentionParams& p, const Block& b, uint8_t* shared_memory,
                                         uint32_t shared) {
-  const int thread = threadIdx.x % 128;
-  const int warp = __shfl_sync(0xffffffff, thread / 32, 0);
+  using Wide = Layout<H>;
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 % kProducers, 0);
   const int lane = threadIdx.x % 32;
-  const int t = lane % 4;
-  const int block = lane / 4;
-  const bool odd = block % 2 != 0;
-  const bool plain = is_plain<W>(block);
+  const UnitLane mine(lane);
+  const uint8_t* nothing = no_record();
   const int32_t* window_indices = p.window.indices + b.row * p.window.index_stride;
   const int32_t* extra_indices = p.extra.indices + b.row * p.extra.index_stride;
-  const bool looks_up = thread < kEntries;
-
-  bool none = true;  // this thread's entry of the chunk whose place it put last
-  const auto put_place = [&](int chunk, int index) {
-    const RecordPlace place = b.share.place<W, X>(p, b.share.begin + chunk * kUnits, thread, index);
-    const int at = chunk % 2 * kEntries + thread;
-    reinterpret_cast<const uint8_t**>(shared_memory + Wide::kData)[at] = place.data;
-    reinterpret_cast<int32_t*>(shared_memory + Wide::kToScales)[at] = place.to_scales;
-    none = place.data == nullptr;
-  };
-  RawShare raw[kRound];
-  const auto load = [&](int chunk, int i) {
-    const int entry = warp + 4 * i;
-    const int at = chunk % 2 * kEntries + entry;
-    const RecordPlace place = {reinterpret_cast<const uint8_t**>(shared_memory + Wide::kData)[at],
-                               reinterpret_cast<const int32_t*>(shared_memory + Wide::kToScales)[at]};
-    RawShare& to = raw[i % kRound];
-    if (plain) {
-      const auto address = reinterpret_cast<uint64_t>(place.data);
-      to.data.x = static_cast<uint32_t>(address);
-      to.data.y = static_cast<uint32_t>(address >> 32);
-      to.scale = 0;
-      if (W == ONELANE_KV_V4 && address != 0) ptx::prefetch(place.data + 448 + t * 32);
-    } else if (W != X && b.share.begin + chunk * kUnits + entry / 8 >= b.share.window_units) {
-      to = load_share<X>(place, block, t);
-    } else {
-      to = load_share<W>(place, block, t);
-    }
-  };
-
-  if (looks_up) put_place(0, b.share.index(window_indices, extra_indices, b.share.begin, thread));
-  ptx::named_barrier(kProducers, 128);
+  Share share;
+  const auto look_up = [&](int unit, int(&index)[2]) {
 #pragma unroll
-  for (int i = 0; i < kRound; ++i) load(0, i);
-  for (int chunk = 0; chunk < b.chunks; ++chunk) {
-    const bool more = chunk + 1 < b.chunks;
-    const int stage = chunk % 2;
-    const int first = b.share.begin + chunk * kUnits;
-    int index = -1;
-    if (more && looks_up) index = b.share.index(window_indices, extra_indices, first + kUnits, thread);
-    ptx::mbarrier_wait(shared + Wide::kEmpty + stage * 8, (chunk / 2 + 1) % 2);
-    if (looks_up) shared_memory[Wide::kMask + stage * kEntries + thread] = none;
-    const uint32_t tile = shared + Wide::kTile + stage * Wide::kTileBytes + block * Wide::kTileBlock + warp * 128;
+    for (int i = 0; i < 2; ++i) index[i] = share.index(window_indices, extra_indices, unit, mine.entry + 4 * i);
+  };
+  // Lengths, indices and records are three loads in a chain. Full lists are the rule: indices are asked for as if, and
+  // again where they are not full.
+  int index[2], next_index[2];
+  const auto look_up_first = [&](int window_length, int extra_length) {
+    share = Share::of<kSplit>(p, window_length, extra_length, b.rank);
+    look_up(share.begin + warp, index);
+    look_up(share.begin + warp + kUnits, next_index);
+  };
+  look_up_first(p.window.width, p.extra.width);
+  const int window_length = p.window.length(b.row), extra_length = p.extra.length(b.row);
+  if (window_length != share.window || extra_length != share.extra) look_up_first(window_length, extra_length);
+  const int chunks = chunks_of(share);
+  if (chunks == 0) return;
 
-    const auto round = [&]<int kFirst>() {
-      // To the tile, and the entry that is kRound further on into the registers.
-      const auto convert = [&]<bool kTwoSteps>() {
+  int unit = share.begin + warp;  // whose records are in the registers
+  const auto is_extra = [&](int of) { return W != X && share.is_extra(of); };
+  RecordPlace place[2];
+  const auto find = [&](int of, const int(&at)[2]) {
 #pragma unroll
-        for (int i = kFirst; i < kFirst + kRound; ++i) {
-          RawShare& from = raw[i % kRound];
-          const int entry = warp + 4 * i;
-          const uint32_t at_first = tile + i * 512 + ((2 * t + odd) ^ (entry % 8)) * 16, at_second = at_first ^ 16;
-          if (plain) {
-            const uint64_t address = from.data.x | uint64_t{from.data.y} << 32;
-            const int bytes = address == 0 ? 0 : 16;
-            const auto* source =
-                reinterpret_cast<const uint8_t*>(address) + (W == ONELANE_KV_BF16 ? block * 128 : 448) + t * 32;
-            ptx::copy_async(at_first, bytes == 0 ? p.out : source + odd * 16, bytes);
-            ptx::copy_async(at_second, bytes == 0 ? p.out : source + !odd * 16, bytes);
-          } else {
-            uint32_t v[8];
-            if (X == ONELANE_KV_V41_FP4 && first + entry / 8 >= b.share.window_units) {
-              decode_e2m1<kTwoSteps>(from, odd, v);
+    for (int i = 0; i < 2; ++i) place[i] = share.place<W, X>(p, of, at[i], nothing);
+  };
+  GroupPart parts[4];
+  // The last group goes by way of shared memory, where each lane has its own place: there are not registers for all.
+  const uint32_t raw = shared + Wide::kRaw + warp * Wide::kRawWarp + lane * 16;
+  const auto load = [&](int of, int group) {
+    if constexpr (W != ONELANE_KV_BF16) {
+      if (group == 3) {
+        if (W == ONELANE_KV_V4) {
+          ptx::copy_async(raw, (mine.block == 0 ? place[0].data : place[1].data) + 64 * 6 + 16 * mine.t);
+          ptx::copy_async(raw + 512, place[0].data + 64 * 7 + 64 * mine.block + 16 * mine.t);
+          ptx::copy_async(raw + 1024, place[1].data + 64 * 7 + 64 * mine.block + 16 * mine.t);
+        } else {
+          const int block = 6 + mine.block;
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            if (is_extra(of)) {
+              ptx::copy_async<X == ONELANE_KV_V41_FP4 ? 8 : 16>(raw + i * 512,
+                                                                place[i].data + data_offset<X>(block, mine.t));
             } else {
-              decode_e4m3<kTwoSteps>(from, odd, v);
+              ptx::copy_async(raw + i * 512, place[i].data + data_offset<W>(block, mine.t));
             }
-            ptx::store_shared(at_first, make_uint4(v[0], v[1], v[2], v[3]));
-            ptx::store_shared(at_second, make_uint4(v[4], v[5], v[6], v[7]));
-          }
-          if (kFirst == 0) {
-            load(chunk, i + kRound);
-          } else if (more) {
-            load(chunk + 1, i - kRound);
           }
         }
-      };
-      bool two_steps = false;
-#pragma unroll
-      for (int i = kFirst; i < kFirst + kRound; ++i) {
-        const bool is_e2m1 = X == ONELANE_KV_V41_FP4 && first + (warp + 4 * i) / 8 >= b.share.window_units;
-        two_steps |=
-            !plain && static_cast<int>(raw[i % kRound].scale) > (is_e2m1 ? kLargestE4m3Step : kLargestE8m0Step);
-      }
-      if (W != ONELANE_KV_BF16 && __any_sync(0xffffffff, two_steps)) {
-        convert.template operator()<true>();
+        ptx::copies_commit();
+      } else if (is_extra(of)) {
+        load_group<X>(place, group, mine, parts[group]);
       } else {
-        convert.template operator()<false>();
+        load_group<W>(place, group, mine, parts[group]);
       }
-    };
-    round.template operator()<0>();
-    if (more && looks_up) put_place(chunk + 1, index);
-    ptx::named_barrier(kProducers, 128);
-    round.template operator()<kRound>();
-    ptx::copies_wait();
+    }
+  };
+  uint32_t raw_scales[2][4];
+  const auto load_scales = [&](int of) {
+    if constexpr (W != ONELANE_KV_BF16) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (is_extra(of)) {
+          load_all_scales<X>(place[i], mine, raw_scales[i]);
+        } else {
+          load_all_scales<W>(place[i], mine, raw_scales[i]);
+        }
+      }
+    }
+  };
+  find(unit, index);
+  load_scales(unit);
+#pragma unroll
+  for (int group = 0; group < 4; ++group) load(unit, group);
+
+  for (int chunk = 0; chunk < chunks; ++chunk, unit += kUnits) {
+    const int stage = chunk % 2;
+    const RecordPlace present[2] = {place[0], place[1]};
+    find(unit + kUnits, next_index);
+    look_up(unit + 2 * kUnits, next_index);
+    const uint32_t tile = shared + Wide::kTile + stage * Wide::kTileBytes + warp * 1024;
+    ptx::mbarrier_wait(shared + Wide::kEmpty + stage * 8, (chunk / 2 + 1) % 2);
+    if (mine.block == 0 && mine.t == 0) {
+      uint8_t* mask = shared_memory + Wide::kMask + stage * kEntries + warp * 8 + mine.entry;
+      mask[0] = present[0].none;
+      mask[4] = present[1].none;
+    }
+
+    if constexpr (W == ONELANE_KV_BF16) {
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        const uint32_t first = tile + block * Wide::kTileBlock + mine.place(4 * mine.block + mine.t);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          ptx::copy_async(i == 0 ? first : of_fourth(first),
+                          present[i].data + block * 128 + 64 * mine.block + 16 * mine.t);
+          if (mine.block * 4 + mine.t == block) ptx::prefetch(place[i].data + block * 128);
+        }
+      }
+      ptx::copies_commit();
+      ptx::copies_wait();
+    } else {
+      uint32_t scales[2];
+      const auto convert = [&]<int kFormat, bool kTwoSteps>() {
+#pragma unroll
+        for (int group = 0; group < 4; ++group) {
+          const uint32_t to = tile + 2 * group * Wide::kTileBlock;
+          if (group == 3) ptx::copies_wait();
+          if (W == ONELANE_KV_V4 && group == 3) {
+            // Block 6, of an entry a lane, and the plain one.
+            uint32_t v[8];
+            decode_e4m3<kTwoSteps>(ptx::load_shared_four(raw),
+                                   ptx::permute(mine.block == 0 ? scales[0] : scales[1], 0, 0x4443), v);
+            const uint32_t at = mine.place(2 * mine.t), at_plain = mine.place(4 * mine.block + mine.t);
+            store_sixteen(to + (mine.block == 0 ? at : of_fourth(at)), v);
+            ptx::store_shared(to + Wide::kTileBlock + at_plain, ptx::load_shared_four(raw + 512));
+            ptx::store_shared(to + Wide::kTileBlock + of_fourth(at_plain), ptx::load_shared_four(raw + 1024));
+          } else {
+            if (group == 3) {
+              parts[3].data[0] = ptx::load_shared_four(raw);
+              parts[3].data[1] = ptx::load_shared_four(raw + 512);
+            }
+            const uint32_t scale[2] = {ptx::permute(scales[0], 0, 0x4440 + group),
+                                       ptx::permute(scales[1], 0, 0x4440 + group)};
+            store_group<kFormat, kTwoSteps>(parts[group], scale, group, mine, to, Wide::kTileBlock);
+          }
+          load(unit + kUnits, group);
+        }
+      };
+      const auto either = [&]<int kFormat>() {
+        scales[0] = pack_scales<kFormat>(raw_scales[0], mine);
+        scales[1] = pack_scales<kFormat>(raw_scales[1], mine);
+        load_scales(unit + kUnits);
+        if (__any_sync(0xffffffff, above_largest_step<kFormat>(scales[0]) | above_largest_step<kFormat>(scales[1]))) {
+          convert.template operator()<kFormat, true>();
+        } else {
+          convert.template operator()<kFormat, false>();
+        }
+      };
+      if (is_extra(unit)) {
+        either.template operator()<X>();
+      } else {
+        either.template operator()<W>();
+      }
+    }
     ptx::fence_async_proxy();
-    ptx::mbarrier_arrive(shared + Wide::kFull + stage * 8);
+    arrive(shared + Wide::kFull + stage * 8);
   }
 }
 
-// The first two warpgroups: Q to shared memory, and what is needed at the end.
-__device__ __forceinline__ void load_query(const AttentionParams& p, const Block& b, uint8_t* shared_memory,
-                                           uint32_t shared) {
-  float* sinks = reinterpret_cast<float*>(shared_memory + Wide::kSinks);
-  float* angles = reinterpret_cast<float*>(shared_memory + Wide::kAngles);
-  const uint16_t* q = p.q + (static_cast<int64_t>(b.row) * p.heads + b.first_head) * kDim;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < kHeads * kBlocks * 8; i += 256) {
-    const int eighth = i % 8, head = i / 8 % kHeads, block = i / (8 * kHeads);
-    ptx::copy_async(shared + Wide::kQ + (block * kHeads + head) * 128 + (eighth ^ (head % 8)) * 16,
-                    q + head * kDim + block * 64 + eighth * 8, 16);
+// The first two warpgroups: Q to shared memory.
+template <int H>
+__device__ __forceinline__ void load_query(const AttentionParams& p, const Block& b, uint32_t shared) {
+  // A thread has the same 16 bytes of 64 dims of every 32nd head: places a constant apart.
+  constexpr int kTimes = H / 32;
+  const int head = threadIdx.x / 8, eighth = threadIdx.x % 8;
+  const uint16_t* q = p.q + (static_cast<int64_t>(b.row) * p.heads + b.first_head + head) * kDim + eighth * 8;
+  const uint32_t to = shared + Layout<H>::kQ + head * 128 + (eighth ^ (head % 8)) * 16;
+#pragma unroll
+  for (int i = 0; i < kBlocks * kTimes; ++i) {
+    const int block = i / kTimes, time = i % kTimes;
+    ptx::copy_async(to + (block * kRows + time * 32) * 128, q + time * 32 * kDim + block * 64);
   }
-  const int i = static_cast<int>(threadIdx.x) - 128;
-  if (i >= 0 && i < kHeads) {
-    sinks[i] = load_sink(p, b.first_head + i);
-  } else if (i >= kHeads && p.positions != nullptr) {
-    const int64_t position = min(max(__ldg(p.positions + b.row), 0), p.angles_count - 1);
-    angles[i - kHeads] = __ldg(p.angles + position * kRope + i - kHeads);
-  }
+  ptx::copies_commit();
   ptx::copies_wait();
   ptx::fence_async_proxy();
-  ptx::named_barrier(kQueryReady, 256);
+  arrive(shared + Layout<H>::kQueryReady);
+}
+
+// What is needed at the end.
+template <int H>
+__device__ __forceinline__ void load_constants(const AttentionParams& p, const Block& b, uint8_t* shared_memory) {
+  float* sinks = reinterpret_cast<float*>(shared_memory + Layout<H>::kSinks);
+  float* angles = reinterpret_cast<float*>(shared_memory + Layout<H>::kAngles);
+  const int i = threadIdx.x % 128;
+  if (i < H) sinks[i] = load_sink(p, b.first_head + i);
+  if (i >= 64 && p.positions != nullptr) {
+    const int64_t position = min(max(__ldg(p.positions + b.row), 0), p.angles_count - 1);
+    angles[i - 64] = __ldg(p.angles + position * kRope + i - 64);
+  }
 }
 
 // All blocks of the cluster are through with tiles and query: sums may take their place.
@@ -217,10 +289,12 @@ __device__ __forceinline__ void all_have_read() {
 }
 
 // One of the first two warpgroups, from tiles to sums with their owners. o[4 j + 2 half + i] is that of head 16 warp +
-// 8 half + g, dim 256 kGroup + 8 j + 2 t + i.
-template <int kGroup, bool kSplit>
+// 8 half + g, dim kFirstDim + 8 j + 2 t + i. The first, which has the scores to do, takes a quarter of the dims: the
+// second is at the outputs of a chunk while the first is at the scores of the next.
+template <int kGroup, int H, bool kSplit>
 __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b, uint8_t* shared_memory,
                                         uint32_t shared) {
+  using Wide = Layout<H>;
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
   const int lane = threadIdx.x % 32;
   const int g = lane / 4;
@@ -228,17 +302,20 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
   const int head = warp * 16 + g;
   float* shifts = reinterpret_cast<float*>(shared_memory + Wide::kShift);
   const uint32_t weights = shared + Wide::kP + head * 128 + t * 4;  // of the second head 8 * 128 further on
-  float o[128];
+  constexpr int kFirstDim = kGroup == 0 ? 0 : 128, kDims = kGroup == 0 ? 128 : kDim - 128;
+  float o[kDims / 2];
 #pragma unroll
   for (float& v : o) v = 0;
   float most[2] = {-INFINITY, -INFINITY};
   float total[2] = {0, 0};  // in the first warpgroup, sums of 2^(S - M) over this thread's entries
-  load_query(p, b, shared_memory, shared);
-  const auto release = [&](int stage) {
-    if (lane == 0) ptx::mbarrier_arrive(shared + Wide::kEmpty + stage * 8);
-  };
-
-  for (int chunk = 0; chunk < b.chunks; ++chunk) {
+  load_query<H>(p, b, shared);
+  const int chunks = chunks_of(b.share<kSplit>(p));
+  if constexpr (kGroup == 0) {
+    ptx::mbarrier_wait(shared + Wide::kQueryReady, 0);
+  } else {
+    load_constants<H>(p, b, shared_memory);
+  }
+  for (int chunk = 0; chunk < chunks; ++chunk) {
     const int stage = chunk % 2;
     const uint32_t tile = shared + Wide::kTile + stage * Wide::kTileBytes;
     uint32_t fragment[4][4];  // P, for four steps of 16 entries
@@ -285,7 +362,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
           fragment[j / 2][j % 2 * 2 + half] = ptx::pack_bf16(low, high);
         }
       }
-      if (chunk > 0) ptx::named_barrier(kWeightsRead, 256);
+      if (chunk > 0) ptx::mbarrier_wait(shared + Wide::kWeightsRead, (chunk - 1) % 2);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
 #pragma unroll
@@ -297,10 +374,10 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
         shifts[head] = shift[0];
         shifts[head + 8] = shift[1];
       }
-      ptx::named_arrive(kWeightsReady, 256);
+      arrive(shared + Wide::kWeightsReady);
     } else {
       ptx::mbarrier_wait(shared + Wide::kFull + stage * 8, chunk / 2 % 2);
-      ptx::named_barrier(kWeightsReady, 256);
+      ptx::mbarrier_wait(shared + Wide::kWeightsReady, chunk % 2);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
 #pragma unroll
@@ -310,36 +387,46 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
       }
       shift[0] = shifts[head];
       shift[1] = shifts[head + 8];
-      if (chunk + 1 < b.chunks) ptx::named_arrive(kWeightsRead, 256);
+      arrive(shared + Wide::kWeightsRead);
     }
     if (chunk > 0 && (shift[0] != 1 || shift[1] != 1)) {
 #pragma unroll
-      for (int i = 0; i < 128; ++i) o[i] *= shift[i / 2 % 2];
+      for (int i = 0; i < kDims / 2; ++i) o[i] *= shift[i / 2 % 2];
     }
     ptx::wgmma_fence();
-    const uint64_t values = ptx::swizzled_matrices(tile + kGroup * 4 * Wide::kTileBlock, Wide::kTileBlock);
+    const uint64_t values = ptx::swizzled_matrices(tile + kFirstDim / 64 * Wide::kTileBlock, Wide::kTileBlock);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      ptx::wgmma_256(o, fragment[step], values + step * 2048 / 16, chunk > 0 || step > 0);
+      const bool add = chunk > 0 || step > 0;
+      const auto product = [&]<int kPart>() {
+        ptx::wgmma_128<kPart * 64>(o, fragment[step], values + (step * 2048 + 2 * kPart * Wide::kTileBlock) / 16, add);
+      };
+      product.template operator()<0>();
+      if constexpr (kGroup == 1) {
+        product.template operator()<1>();
+        product.template operator()<2>();
+      }
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
-    release(stage);
+    arrive(shared + Wide::kEmpty + stage * 8);
   }
 
   // M and the sums of P to all blocks, sums of outputs to their owners.
   all_have_read<kSplit>();
   const int splits = kSplit ? p.splits : 1;
-  const int items_stride = kSplit ? Items<kHeads>::stride(p) : Items<kHeads>::kCount;
+  const int items_stride = kSplit ? Items<H>::stride(p) : Items<H>::kCount;
+  if (warp * 16 >= H) return;  // rows without a head
   if constexpr (kGroup == 0) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       total[half] += __shfl_xor_sync(0xffffffff, total[half], 1);
       total[half] += __shfl_xor_sync(0xffffffff, total[half], 2);
-      const uint32_t at = shared + Wide::kParts + (b.rank * kHeads + head + half * 8) * 8;
+      const uint32_t at = shared + Wide::kParts + (b.rank * H + head + half * 8) * 8;
       for (int to = t; to < splits; to += 4) {
-        if constexpr (kSplit) {
-          ptx::store_async(ptx::in_block(at, to), most[half], total[half], ptx::in_block(shared + Wide::kSums, to));
+        if (kSplit && to != b.rank) {
+          ptx::store_async(ptx::in_block(at, to), make_float2(most[half], total[half]),
+                           ptx::in_block(shared + Wide::kSums, to));
         } else {
           ptx::store_shared(at, make_float2(most[half], total[half]));
         }
@@ -347,33 +434,33 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
     }
   }
 #pragma unroll
-  for (int q = 0; q < 8; ++q) {
+  for (int q = 0; q < kDims / 32; ++q) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int item = (kGroup * 8 + q) * 8 + warp * 2 + half;
-      const int owner = kSplit ? Items<kHeads>::owner(p, item) : 0;
-      const int slot = kSplit ? b.rank * items_stride + item - Items<kHeads>::first(p, owner) : item;
-      uint32_t to = shared + Wide::kReceived + slot * kItemBytes + g * 128 + t * 8;
-      uint32_t barrier = shared + Wide::kSums;
-      if constexpr (kSplit) {
-        to = ptx::in_block(to, owner);
-        barrier = ptx::in_block(barrier, owner);
-      }
-#pragma unroll
-      for (int octet = 0; octet < 4; ++octet) {
-        const float x = o[(q * 4 + octet) * 4 + 2 * half], y = o[(q * 4 + octet) * 4 + 2 * half + 1];
-        if constexpr (kSplit) {
-          ptx::store_async(to + octet_place(g, octet) * 32, x, y, barrier);
-        } else {
-          ptx::store_shared(to + octet_place(g, octet) * 32, make_float2(x, y));
-        }
+      const int item = (kFirstDim / 32 + q) * (H / 8) + warp * 2 + half;
+      const int owner = kSplit ? Items<H>::owner(p, item) : 0;
+      const int slot = kSplit ? b.rank * items_stride + item - Items<H>::first(p, owner) : item;
+      const uint32_t here = shared + Wide::kReceived + slot * kItemBytes + g * 128;
+      const auto sums = [&](int pair) {
+        const float* of = o + (q * 4 + pair * 2) * 4 + 2 * half;
+        return make_float4(of[0], of[1], of[4], of[5]);
+      };
+      if (kSplit && owner != b.rank) {
+        const uint32_t to = ptx::in_block(here, owner);
+        const uint32_t barrier = ptx::in_block(shared + Wide::kSums, owner);
+        ptx::store_async(to + sums_place(g, 0, t), sums(0), barrier);
+        ptx::store_async(to + sums_place(g, 1, t), sums(1), barrier);
+      } else {
+        ptx::store_shared(here + sums_place(g, 0, t), sums(0));
+        ptx::store_shared(here + sums_place(g, 1, t), sums(1));
       }
     }
   }
 }
 
-template <int W, int X, bool kSplit>
+template <int W, int X, int H, bool kSplit>
 __global__ void __launch_bounds__(kThreads, 1) wide_attention(const __grid_constant__ AttentionParams p) {
+  using Wide = Layout<H>;
   extern __shared__ __align__(1024) uint8_t shared_memory[];
   const uint32_t shared = ptx::shared_address(shared_memory);
   const auto floats = [&](int at) { return reinterpret_cast<float*>(shared_memory + at); };
@@ -383,79 +470,93 @@ __global__ void __launch_bounds__(kThreads, 1) wide_attention(const __grid_const
   b.rank = kSplit ? ptx::block_rank() : 0;
   const int work = kSplit ? ptx::cluster_index() : blockIdx.x;
   b.row = work >> p.groups_log2;
-  b.first_head = (work - (b.row << p.groups_log2)) * kHeads;
-  const int first_item = kSplit ? Items<kHeads>::first(p, b.rank) : 0;
-  const int items_end = kSplit ? Items<kHeads>::first(p, b.rank + 1) : Items<kHeads>::kCount;
-  const int items_stride = kSplit ? Items<kHeads>::stride(p) : Items<kHeads>::kCount;
+  b.first_head = (work - (b.row << p.groups_log2)) * H;
+  const int first_item = kSplit ? Items<H>::first(p, b.rank) : 0;
+  const int items_end = kSplit ? Items<H>::first(p, b.rank + 1) : Items<H>::kCount;
+  const int items_stride = kSplit ? Items<H>::stride(p) : Items<H>::kCount;
 
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < 2; ++stage) {
-      ptx::mbarrier_init(shared + Wide::kFull + stage * 8, 128);
+      ptx::mbarrier_init(shared + Wide::kFull + stage * 8, kProducers);
       ptx::mbarrier_init(shared + Wide::kEmpty + stage * 8, 8);
     }
+    ptx::mbarrier_init(shared + Wide::kQueryReady, 8);
+    ptx::mbarrier_init(shared + Wide::kWeightsReady, 4);
+    ptx::mbarrier_init(shared + Wide::kWeightsRead, 4);
     ptx::mbarrier_init(shared + Wide::kSums, 1);
-    ptx::mbarrier_expect(shared + Wide::kSums, splits * ((items_end - first_item) * kItemBytes + kHeads * 8));
+    ptx::mbarrier_expect(shared + Wide::kSums, (splits - 1) * ((items_end - first_item) * kItemBytes + H * 8));
   }
   ptx::wait_for_previous_kernel();
-  b.share = Share::of<kSplit>(p, p.window.length(b.row), p.extra.length(b.row), b.rank);
-  b.chunks = (b.share.end - b.share.begin + kUnits - 1) / kUnits;
   __syncthreads();
 
-  if (group == 2) {
-    ptx::give_registers<kRegisters[2]>();
-    if (b.chunks > 0) produce<W, X>(p, b, shared_memory, shared);
+  if (group >= 2) {
+    ptx::give_registers<kProducing>();
+    produce<W, X, H, kSplit>(p, b, shared_memory, shared);
     all_have_read<kSplit>();
   } else if (group == 1) {
-    ptx::take_registers<kRegisters[1]>();
-    consume<1, kSplit>(p, b, shared_memory, shared);
+    ptx::take_registers<kSecond>();
+    consume<1, H, kSplit>(p, b, shared_memory, shared);
   } else {
-    ptx::take_registers<kRegisters[0]>();
-    consume<0, kSplit>(p, b, shared_memory, shared);
+    ptx::take_registers<kScoring>();
+    consume<0, H, kSplit>(p, b, shared_memory, shared);
   }
   ptx::let_next_kernel_start();
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  if constexpr (kSplit) {
-    ptx::mbarrier_wait(shared + Wide::kSums, 0);
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
+  if constexpr (kSplit) ptx::mbarrier_wait(shared + Wide::kSums, 0);
 
-  // An item a warp: 8 dims of a head a lane.
-  for (int item = first_item + warp; item < items_end; item += kWarps) {
-    const int head = item % 8 * 8 + lane % 8;
-    const int octet = lane / 8;
-    const float2* parts = reinterpret_cast<const float2*>(shared_memory + Wide::kParts) + head;
+  // What each part's sums count for, the denominator included, in the place of M.
+  float2* parts = reinterpret_cast<float2*>(shared_memory + Wide::kParts);
+  if (threadIdx.x < H) {
+    float2* part = parts + threadIdx.x;
     float largest = -INFINITY;
-    for (int part = 0; part < splits; ++part) largest = fmaxf(largest, parts[part * kHeads].x);
-    float value[8] = {};
+    for (int i = 0; i < splits; ++i) largest = fmaxf(largest, part[i * H].x);
+    const float base = largest == -INFINITY ? 0.0f : largest;
     float sum = 0;
-    const float4* source =
-        reinterpret_cast<const float4*>(floats(Wide::kReceived) + (item - first_item) * (kItemBytes / 4) +
-                                        lane % 8 * 32 + octet_place(lane % 8, octet) * 8);
+    for (int i = 0; i < splits; ++i) sum += part[i * H].y * ptx::exp2_approx(part[i * H].x - base);
+    const float scale =
+        denominator(p, b.row, b.first_head + threadIdx.x, largest, sum, floats(Wide::kSinks)[threadIdx.x], b.rank == 0);
+    for (int i = 0; i < splits; ++i) part[i * H].x = ptx::exp2_approx(part[i * H].x - base) * scale;
+  }
+  __syncthreads();
+
+  // An item a warp: 8 dims of a head a lane. A warp's are of the same heads.
+  static_assert(kWarps % (H / 8) == 0);
+  const int octet = lane / 8;
+  const int head = (first_item + warp) % (H / 8) * 8 + lane % 8;
+  const uint8_t* sums = shared_memory + Wide::kReceived + lane % 8 * 128 + octet % 2 * 8;
+  for (int item = first_item + warp; item < items_end; item += kWarps) {
+    const uint8_t* source = sums + (item - first_item) * kItemBytes;
+    float value[8] = {};
     for (int part = 0; part < splits; ++part) {
-      const float2 of_part = parts[part * kHeads];
-      const float factor = largest == -INFINITY ? 0.0f : ptx::exp2_approx(of_part.x - largest);
-      sum += of_part.y * factor;
-      const float4 low = source[0], high = source[1];
-      const float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      const float factor = parts[part * H + head].x;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) value[i] += v[i] * factor;
-      source += items_stride * (kItemBytes / 16);
+      for (int i = 0; i < 4; ++i) {
+        const float2 two = *reinterpret_cast<const float2*>(source + sums_place(lane, octet / 2, i));
+        value[2 * i] += two.x * factor;
+        value[2 * i + 1] += two.y * factor;
+      }
+      source += items_stride * kItemBytes;
     }
-    finish_octet(p, b.row, b.first_head + head, item / 8 * 32 + octet * 8, value, largest, sum,
-                 floats(Wide::kSinks)[head], floats(Wide::kAngles));
+    const int dim = item / (H / 8) * 32 + octet * 8;
+    finish_octet(p, dim, output_place(p, b.row, b.first_head + head, dim), value, floats(Wide::kAngles));
   }
 }
 
 }  // namespace
 
-cudaError_t launch_wide(const attention::ListFormats& formats, const AttentionParams& params, cudaStream_t stream) {
+cudaError_t launch_wide(const attention::ListFormats& formats, int block_heads, const AttentionParams& params,
+                        cudaStream_t stream) {
   return with_formats(formats, [&]<int W, int X>() {
-    if (params.splits > 1) {
-      return launch_hopper(wide_attention<W, X, true>, params, kHeads, kThreads, Wide::kBytes, stream);
-    }
-    return launch_hopper(wide_attention<W, X, false>, params, kHeads, kThreads, Wide::kBytes, stream);
+    const auto launch = [&]<int H>() {
+      constexpr int kBytes = Layout<H>::kBytes;
+      if (params.splits > 1) {
+        return launch_hopper(wide_attention<W, X, H, true>, params, H, kThreads, kBytes, stream);
+      }
+      return launch_hopper(wide_attention<W, X, H, false>, params, H, kThreads, kBytes, stream);
+    };
+    return block_heads == 32 ? launch.template operator()<32>() : launch.template operator()<64>();
   });
 }
 

@@ -56,10 +56,16 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
 }
 
 // Stores into any block of the cluster and counts the bytes on that block's barrier. Both addresses from in_block.
-__device__ __forceinline__ void store_async(uint32_t address, float a, float b, uint32_t barrier) {
+__device__ __forceinline__ void store_async(uint32_t address, float2 v, uint32_t barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
-               "f"(a), "f"(b), "r"(barrier)
+               "f"(v.x), "f"(v.y), "r"(barrier)
                : "memory");
+}
+__device__ __forceinline__ void store_async(uint32_t address, float4 v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      : "memory");
 }
 
 }  // namespace onelane::ptx

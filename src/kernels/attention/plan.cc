@@ -1,11 +1,11 @@
-// The choice is the argmin of an explicit cost, over a few dozen candidates.
+// The choice is the argmin of an explicit cost, over a few dozen candidates:
 //
-//   blocks    = rows * heads / block_heads * splits
-//   waves     = ceil(blocks / places)         places: blocks that run at once; clusters start as a whole and count as
-//   one chunks    = ceil(ceil(entries / splits) / chunk_entries) block_us  = fixed + entries / splits * entry + (chunks
-//   - 1) * chunk + (splits > 1 ? split : 0) full_us   = waves * block_us              every row is as long as its lists
-//   are wide cost_us   = full_us + straggler weight * block_us        one row is, the others are short: it alone is
-//   waited for
+// - blocks = rows * heads / block_heads * splits
+// - waves = ceil(blocks / places); places: blocks that run at once; clusters start as a whole and count as one
+// - chunks = ceil(ceil(entries / splits) / chunk_entries)
+// - block_us = fixed + entries / splits * entry + (chunks - 1) * chunk + (splits > 1 ? split : 0)
+// - full_us = waves * block_us: every row is as long as its lists are wide
+// - cost_us = full_us + straggler weight * block_us: one row is, the others are short, and it alone is waited for
 //
 // Occupancy alone picks one part for many rows, since they fill the chip; when one of them then walks thousands of
 // entries beside rows of a few hundred, all wait for its block. Lengths are not known to a plan, widths are: only wide
@@ -34,10 +34,11 @@ constexpr double kStragglerWeight = 0.5;
 
 // The constants, per path. Ties go to more heads a block.
 constexpr BlockCost kClusterCosts[] = {
-    {.block_heads = 64, .chunk_entries = 64, .fixed_us = 6, .split_us = 12, .entry_us = 0.083, .chunk_us = 0},
-    {.block_heads = 32, .chunk_entries = 96, .fixed_us = 5, .split_us = 2.8, .entry_us = 0.035, .chunk_us = 3},
-    {.block_heads = 16, .chunk_entries = 160, .fixed_us = 4.5, .split_us = 1, .entry_us = 0.032, .chunk_us = 2.6},
-    {.block_heads = 8, .chunk_entries = 160, .fixed_us = 4.3, .split_us = 0.7, .entry_us = 0.0275, .chunk_us = 2.2}};
+    {.block_heads = 64, .wide = true, .chunk_entries = 64, .fixed_us = 9.1, .split_us = 2.5, .chunk_us = 2.6},
+    {.block_heads = 32, .wide = true, .chunk_entries = 64, .fixed_us = 7.2, .split_us = 0.9, .chunk_us = 2.7},
+    {.block_heads = 32, .chunk_entries = 112, .fixed_us = 5.4, .split_us = 1.2, .entry_us = 0.035},
+    {.block_heads = 16, .chunk_entries = 160, .fixed_us = 4.8, .split_us = 0.9, .entry_us = 0.029, .chunk_us = 2.5},
+    {.block_heads = 8, .chunk_entries = 160, .fixed_us = 3.4, .split_us = 1.5, .entry_us = 0.026, .chunk_us = 2}};
 constexpr BlockCost kCombineCosts[] = {
     {.block_heads = 32, .chunk_entries = 32, .fixed_us = 2.5, .split_us = 3, .entry_us = 0.03, .chunk_us = 0},
     {.block_heads = 16, .chunk_entries = 32, .fixed_us = 2.5, .split_us = 2.5, .entry_us = 0.021, .chunk_us = 0},
@@ -106,6 +107,7 @@ bool choose(const onelane_attention_shape& shape, const onelane_attention_device
     for (const BlockCost& costs : costs_of(path)) {
       const int block_heads = costs.block_heads;
       if (shape.heads % block_heads != 0) continue;
+      if (path == ONELANE_PATH_CLUSTER && costs.wide != is_wide(shape, block_heads, splits)) continue;
       if (block_shared_bytes(path, block_heads, splits) > device.shared_bytes) continue;
       const double cost = estimate(shape, device, path, {splits, block_heads}).cost_us;
       if (cost >= least) continue;
@@ -145,9 +147,11 @@ bool cluster_takes(const ListFormats& formats) {
 Estimate estimate(const onelane_attention_shape& shape, const onelane_attention_device& device,
                   onelane_attention_path path, const Candidate& candidate) {
   const std::span<const BlockCost> costs = costs_of(path);
-  const BlockCost& cost = *std::find_if(
-      costs.begin(), costs.end() - 1, [&](const BlockCost& each) { return each.block_heads == candidate.block_heads; });
   const int splits = candidate.splits;
+  const bool wide = path == ONELANE_PATH_CLUSTER && is_wide(shape, candidate.block_heads, splits);
+  const BlockCost& cost = *std::find_if(costs.begin(), costs.end() - 1, [&](const BlockCost& each) {
+    return each.block_heads == candidate.block_heads && each.wide == wide;
+  });
   const int together = path == ONELANE_PATH_CLUSTER ? splits : 1;
   const double units = static_cast<double>(shape.rows) * (shape.heads / candidate.block_heads) * (splits / together);
   const double waves = std::ceil(units / places_of(device, together));
