@@ -89,7 +89,7 @@ class Flight final : public HttpPending, public std::enable_shared_from_this<Fli
     reply_.end = end;
     reply_.problem = problem(why);
     SystemError ignored;
-    socket_.close(ignored);
+    socket_->close(ignored);
   }
 
   // Runs the call to its end and gives `reply_` its last touch.
@@ -100,9 +100,8 @@ class Flight final : public HttpPending, public std::enable_shared_from_this<Fli
     asio::co_spawn(self->io_, watch(self), asio::detached);
     if (!self->stopped_) co_await self->converse();
     self->over_ = true;
-    self->timer_.cancel();
-    SystemError ignored;
-    self->socket_.close(ignored);
+    self->socket_.reset();  // here, since the handle may outlive the client and its event loop
+    self->timer_.reset();
     self->reply_.ended = HttpClock::now();
     landed(self);
     // Let go before anybody knows of the end: what they refer to may be gone then.
@@ -119,14 +118,14 @@ class Flight final : public HttpPending, public std::enable_shared_from_this<Fli
   asio::awaitable<void> converse() {
     set_deadline(HttpClock::now() + duration(shared_.options.connect_seconds), HttpEnd::kNotConnected,
                  format("no connection within {:g} s", shared_.options.connect_seconds));
-    const auto [not_connected, endpoint] = co_await asio::async_connect(socket_, shared_.endpoints, kToken);
+    const auto [not_connected, endpoint] = co_await asio::async_connect(*socket_, shared_.endpoints, kToken);
     if (not_connected) co_return stop(HttpEnd::kNotConnected, "cannot connect: " + not_connected.message());
     SystemError ignored;
-    socket_.set_option(tcp::no_delay(true), ignored);
+    socket_->set_option(tcp::no_delay(true), ignored);
 
     set_deadline(TimePoint::max(), HttpEnd::kTimeout, "");
     const std::string text = request_text(shared_, call_);
-    const auto [not_sent, sent] = co_await asio::async_write(socket_, asio::buffer(text), kToken);
+    const auto [not_sent, sent] = co_await asio::async_write(*socket_, asio::buffer(text), kToken);
     // A server may refuse a request before it has read all of it: its answer counts, if there is one.
     if (not_sent && stopped_) co_return;
     co_await receive(not_sent);
@@ -142,7 +141,7 @@ class Flight final : public HttpPending, public std::enable_shared_from_this<Fli
         set_deadline(HttpClock::now() + duration(call_.idle_seconds), HttpEnd::kTimeout,
                      format("no byte for {:g} s", call_.idle_seconds));
       }
-      const auto [error, count] = co_await socket_.async_read_some(asio::buffer(buffer), kToken);
+      const auto [error, count] = co_await socket_->async_read_some(asio::buffer(buffer), kToken);
       arrived_ = HttpClock::now();
       if (stopped_) break;
       std::string_view bytes(buffer.data(), count);
@@ -181,7 +180,7 @@ class Flight final : public HttpPending, public std::enable_shared_from_this<Fli
     deadline_ = when;
     deadline_end_ = end;
     deadline_why_ = std::move(why);
-    if (earlier) timer_.cancel();  // watch() looks again; a later one it finds by itself
+    if (earlier) timer_->cancel();  // watch() looks again; a later one it finds by itself
   }
 
   static asio::awaitable<void> watch(std::shared_ptr<Flight> self) {
@@ -193,8 +192,8 @@ class Flight final : public HttpPending, public std::enable_shared_from_this<Fli
       } else if (now >= next) {
         self->stop(self->deadline_end_, self->deadline_why_);
       } else {
-        self->timer_.expires_at(next);
-        co_await self->timer_.async_wait(kToken);
+        self->timer_->expires_at(next);
+        co_await self->timer_->async_wait(kToken);
       }
     }
   }
@@ -203,8 +202,9 @@ class Flight final : public HttpPending, public std::enable_shared_from_this<Fli
   const Shared& shared_;
   HttpCall call_;
   std::function<void(const HttpReply&)> done_;
-  tcp::socket socket_;
-  asio::steady_timer timer_;
+  // Until the call is over.
+  std::optional<tcp::socket> socket_;
+  std::optional<asio::steady_timer> timer_;
   HttpReply reply_;
   ResponseParser* parser_ = nullptr;
   TimePoint arrived_;
