@@ -25,13 +25,15 @@ std::string sampling_text(const ReceiptSampling& s) {
 
 // What identifies the thing that ran. The parts in `kShared` must be equal between arms too.
 std::map<std::string, std::string> identity(const Receipt& r) {
-  std::string settings;
+  std::string settings, measuring;
   std::string model;  // our server's hash of it, where no SHA-256 of the weights is known
   for (const auto& [key, value] : r.resolved.settings) {
-    (key == "server.model_identity" ? model : settings) += format("{}={} ", key, value);
+    std::string& part = key == "server.model_identity" ? model : key.starts_with("bench.") ? measuring : settings;
+    part += format("{}={} ", key, value);
   }
   return {{"build", format("{} {} {}", r.build.id, shown(r.build.git), shown(r.build.binary_sha256))},
           {"settings", settings},
+          {"measuring", measuring},
           {"weights", format("{} {} {}", r.model.name, shown(r.model.weights_sha256), model)},
           {"tokenizer", shown(r.model.tokenizer_sha256)},
           {"template", shown(r.model.template_sha256)},
@@ -44,8 +46,8 @@ std::map<std::string, std::string> identity(const Receipt& r) {
           {"cpu", format("{} {}", shown(r.machine.cpu), shown(r.machine.kernel))}};
 }
 
-const std::set<std::string> kShared = {"weights", "tokenizer", "template", "sampling",
-                                       "prompts", "protocol",  "gpu",      "cpu"};
+const std::set<std::string> kShared = {"weights",  "tokenizer", "template", "sampling", "prompts",
+                                       "protocol", "measuring", "gpu",      "cpu"};
 
 void check_accept(const AbPlan& plan, std::span<const AbBlock> blocks, std::vector<std::string>& faults) {
   for (const auto& [id, registered] : plan.registered_accept) {

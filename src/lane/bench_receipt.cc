@@ -197,10 +197,10 @@ Receipt bench_receipt(const BenchReport& report, const std::string& command) {
   receipt.resolved.sampling = {.temperature = o.temperature, .top_p = o.top_p, .seed = o.seed};
   receipt.resolved.sampling.max_tokens = o.max_tokens;
   receipt.resolved.sampling.ignore_eos = !o.respect_eos;
-  receipt.resolved.settings["window_s"] = format("{:g}", o.timing.window_s);
-  receipt.resolved.settings["characters_per_token"] = format("{:.3f}", report.characters_per_token);
-  receipt.resolved.settings["silence_s"] = format("{:g}", o.timing.silence_s);
-  if (lib) receipt.resolved.settings["texts"] = report.original_texts ? "original" : "own filler";
+  receipt.resolved.settings["bench.window_s"] = format("{:g}", o.timing.window_s);
+  receipt.resolved.settings["bench.characters_per_token"] = format("{:.3f}", report.characters_per_token);
+  receipt.resolved.settings["bench.silence_s"] = format("{:g}", o.timing.silence_s);
+  if (lib) receipt.resolved.settings["bench.texts"] = report.original_texts ? "original" : "own filler";
   receipt.machine = report.machine;
   receipt.environment = report.environment;
   for (const CellResult& cell : report.cells) {

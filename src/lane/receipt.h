@@ -77,7 +77,8 @@ struct ReceiptSampling {
 // Effective settings: what ran, not what was asked for.
 struct ReceiptResolved {
   ReceiptSampling sampling;
-  std::map<std::string, std::string> settings;  // "max_seqs": "16"
+  // "server.max_num_seqs": "16". What begins with "bench." is how it was measured, and equal between compared arms.
+  std::map<std::string, std::string> settings;
 };
 
 struct ReceiptMachine {

@@ -27,7 +27,7 @@ void name_server(const ServerInfo& server, Receipt& receipt) {
   if (!server.boot_id.empty()) receipt.arm.boot_id = server.boot_id;
   for (const auto& [name, value] : server.settings) receipt.resolved.settings["server." + name] = value;
   if (server.max_model_len_tokens) {
-    receipt.resolved.settings["max_model_len"] = format("{}", *server.max_model_len_tokens);
+    receipt.resolved.settings["server.max_model_len"] = format("{}", *server.max_model_len_tokens);
   }
 }
 

@@ -254,6 +254,17 @@ TEST(AbCompare, CampaignRules) {
   plan.may_differ = {"weights"};
   EXPECT_EQ(compare_arms(plan, other_weights).verdict, Verdict::kPass);
 
+  auto longer = test_blocks(plan, truth);
+  for (AbBlock& block : longer) {
+    auto& settings = block.receipt.resolved.settings;
+    settings = {{"bench.window_s", "30"}, {"server.max_num_seqs", block.role == ArmRole::kControl ? "8" : "16"}};
+  }
+  EXPECT_EQ(compare_arms(plan, longer).verdict, Verdict::kPass);
+  for (AbBlock& block : longer) {
+    if (block.role == ArmRole::kControl) block.receipt.resolved.settings["bench.window_s"] = "5";
+  }
+  EXPECT_THAT(compare_arms(plan, longer).void_reasons, Contains(HasSubstr("measuring: differs between the arms")));
+
   plan.registered_accept = {{"prose/C1/ctx0", 2.0}};
   EXPECT_EQ(compare_arms(plan, test_blocks(plan, truth)).verdict, Verdict::kPass);
   plan.registered_accept = {{"prose/C1/ctx0", 1.9}};
