@@ -1,11 +1,12 @@
-// Sparse-MLA decode on Hopper for many rows: one cluster of blocks a row and 64 heads, one launch.
+// Sparse-MLA decode on Hopper for many entries a block: one cluster of blocks a row and 64 or 32 heads, one launch.
 //
 // With rows enough to fill the chip, what counts is how often an entry passes through shared memory. Here 64 heads
-// share it: they are the 64 rows of both products, and a block decodes an entry once for all of them.
+// share it: they are the 64 rows of both products, and a block decodes an entry once for all of them. (32 heads leave
+// half of the rows empty: that is not where the time goes.)
 //
 //   block: 4 warpgroups. The last two bring chunks of 64 entries to bf16 in one of two tiles, a chunk ahead, each warp
-//   a unit of 8 by itself; the first computes their scores and probabilities and the first 256 dims of the outputs, the
-//   second the other 256:
+//   a unit of 8 by itself; the first computes their scores and probabilities and the first 128 dims of the outputs, the
+//   second the other 384:
 //
 //     S[64 heads, entries] = Q KV^T     wgmma, both from shared memory
 //     P = 2^(S - M)                     as in cluster.cu; to the other warpgroup through shared memory

@@ -166,7 +166,10 @@ TEST(Plan, ReproducesTheBestOfTheSweep) {
   };
   expect(1, 8, 8);
   expect(4, 6, 16);
+  expect(8, 6, 32);
+  expect(16, 5, 64);
   expect(32, 2, 32);
+  expect(64, 2, 64);
   expect(128, 1, 64);
 }
 
