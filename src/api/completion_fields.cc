@@ -93,6 +93,7 @@ ApiProblem read_completion(const ApiContext& context, std::string_view body, Com
   if (const auto count = fields.integer("logprobs", 0, context.options.max_logprobs)) {
     out.logprobs = static_cast<int>(*count);
   }
+  out.token_ids = fields.boolean("return_tokens_as_token_ids").value_or(false);
   auto max_tokens = fields.integer("max_tokens", 0, 1 << 30);
   if (!max_tokens) max_tokens = 16;  // the API's default for completions
   const bool bos = fields.boolean("add_special_tokens").value_or(true);

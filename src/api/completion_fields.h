@@ -25,6 +25,7 @@ struct CompletionFields {
   std::vector<GenerationRequest> requests;  // n for each prompt, prompt by prompt
   bool echo = false;
   int logprobs = -1;             // of the best tokens; -1: none
+  bool token_ids = false;        // logprobs name tokens by their ids
   bool prompt_logprobs = false;  // vLLM's own field
 };
 

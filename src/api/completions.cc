@@ -7,6 +7,7 @@
 #include "api/completion_fields.h"
 #include "api/openai_answer.h"
 #include "api/routes.h"
+#include "base/format.h"
 
 namespace onelane {
 namespace {
@@ -26,6 +27,7 @@ class CompletionAnswer final : public OpenAiAnswer {
         n_(static_cast<size_t>(fields.n)),
         echo_(fields.echo),
         logprobs_(fields.logprobs),
+        token_ids_(fields.token_ids),
         prompt_logprobs_(fields.prompt_logprobs),
         offsets_(prompts_.size() * n_),
         greeted_(prompts_.size() * n_) {}
@@ -42,12 +44,13 @@ class CompletionAnswer final : public OpenAiAnswer {
   // The old shape: parallel arrays. `offset` is where the first token begins and moves on.
   class Logprobs {
    public:
-    Logprobs(const Tokenizer& tokenizer, int best, size_t& offset)
-        : tokenizer_(tokenizer), best_(static_cast<size_t>(best)), offset_(offset) {}
+    Logprobs(const Tokenizer& tokenizer, bool ids, int best, size_t& offset)
+        : tokenizer_(tokenizer), ids_(ids), best_(static_cast<size_t>(best)), offset_(offset) {}
 
     void add(int32_t token, const TokenLogprobs* at) {
       const std::string text = token_text(tokenizer_, token);
-      tokens_.push_back(text);
+      const std::string own = name_of(token);
+      tokens_.push_back(own);
       offsets_.push_back(offset_);
       offset_ += code_points(text);
       logprobs_.push_back(at == nullptr ? Json() : Json(at->logprob));
@@ -58,10 +61,10 @@ class CompletionAnswer final : public OpenAiAnswer {
       Json top = Json::object();
       // Two tokens can have one text; the better one came first.
       for (size_t i = 0; i < at->top.size() && i < best_; ++i) {
-        const std::string name = token_text(tokenizer_, at->top[i].first);
+        const std::string name = name_of(at->top[i].first);
         if (!top.contains(name)) top[name] = at->top[i].second;
       }
-      if (!top.contains(text)) top[text] = at->logprob;
+      if (!top.contains(own)) top[own] = at->logprob;
       top_.push_back(std::move(top));
     }
     Json json() && {
@@ -72,7 +75,11 @@ class CompletionAnswer final : public OpenAiAnswer {
     }
 
    private:
+    std::string name_of(int32_t token) const {
+      return ids_ ? format("token_id:{}", token) : token_text(tokenizer_, token);
+    }
     const Tokenizer& tokenizer_;
+    const bool ids_;
     const size_t best_;
     size_t& offset_;
     Json tokens_ = Json::array(), offsets_ = Json::array(), logprobs_ = Json::array(), top_ = Json::array();
@@ -82,7 +89,7 @@ class CompletionAnswer final : public OpenAiAnswer {
   Json logprobs_json(size_t index, bool prompt, const std::vector<TokenLogprobs>& of_prompt,
                      const std::vector<int32_t>& tokens, const std::vector<TokenLogprobs>& of_tokens) {
     if (logprobs_ < 0) return nullptr;
-    Logprobs out(services().tokenizer, logprobs_, offsets_[index]);
+    Logprobs out(services().tokenizer, token_ids_, logprobs_, offsets_[index]);
     const auto& ids = prompts_[index / n_].tokens;
     for (size_t i = 0; prompt && i < ids.size(); ++i) {
       out.add(ids[i], i > 0 && i <= of_prompt.size() ? &of_prompt[i - 1] : nullptr);
@@ -128,6 +135,7 @@ class CompletionAnswer final : public OpenAiAnswer {
   const size_t n_;
   const bool echo_;
   const int logprobs_;
+  const bool token_ids_;
   const bool prompt_logprobs_;
   std::vector<size_t> offsets_;  // text_offset of each choice's next token
   std::vector<char> greeted_;

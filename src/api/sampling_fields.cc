@@ -84,6 +84,7 @@ SamplingFields read_sampling(JsonFields& fields, const ApiContext& context) {
   request.ignore_eos = fields.boolean("ignore_eos").value_or(false);
   request.min_tokens = static_cast<int>(fields.integer("min_tokens", 0, context.max_model_len).value_or(0));
   out.n = static_cast<int>(fields.integer("n", 1, context.options.max_choices).value_or(1));
+  request.draft_depth = static_cast<int>(fields.integer("draft_depth", 0, kMaxDraftDepth).value_or(kMaxDraftDepth));
   if (const auto best = fields.integer("prompt_logprobs", 0, context.options.max_logprobs)) {
     request.prompt_logprobs = static_cast<int>(*best);
   }

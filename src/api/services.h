@@ -29,7 +29,7 @@ struct ApiOptions {
   std::vector<std::string> api_keys;     // empty: no key is asked for
   int default_max_tokens = 0;            // of a chat answer that sets no limit; 0: the rest of the context
   int max_choices = 16;                  // largest `n`
-  int max_logprobs = 20;                 // largest top_logprobs
+  int max_logprobs = 64;                 // largest top_logprobs
   int max_stop_strings = 16;
   double keep_alive_seconds = 5;  // between comments on a stream that has nothing to say
   double health_seconds = 60;     // /health fails when requests run and no step has finished for so long

@@ -38,6 +38,17 @@ int run_gates(const GateCommand& command) {
   }
   GatePlan plan{.profile = *profile, .quick = command.quick, .held_out = command.held_out};
   plan.seed = command.seed != 0 ? command.seed : draw_seed();
+  plan.precision = command.precision;
+  if (!command.null.empty() && command.reference.empty()) {
+    return fail({ErrorCode::kInvalidArgument, "--null: needs --reference, whose null it is"}), 2;
+  }
+  for (const auto& [file, into] :
+       {std::pair(&command.reference, &plan.reference), std::pair(&command.null, &plan.null_reference)}) {
+    if (file->empty()) continue;
+    auto capture = load_capture(*file);
+    if (!capture) return fail(capture.error());
+    *into = std::make_shared<const Capture>(*std::move(capture));
+  }
   if (command.rounds > 0) plan.profile.rounds = plan.profile.quick_rounds = command.rounds;
   plan.progress = [](const std::string& line) { std::cerr << line << std::endl; };
   std::cerr << format("{} ({} {}), profile {}{}: {}; seed {}\n", info.model, info.engine_name(), info.version,

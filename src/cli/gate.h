@@ -12,8 +12,10 @@ struct GateCommand {
   std::string url, api_key, model;
   std::string profile = "auto";
   bool quick = false, held_out = false;
-  uint64_t seed = 0;  // 0: drawn, so that no prompt is in a cache
-  int rounds = 0;     // of the soak; 0: as the profile says
+  uint64_t seed = 0;            // 0: drawn, so that no prompt is in a cache
+  int rounds = 0;               // of the soak; 0: as the profile says
+  std::string reference, null;  // captures
+  bool precision = false;
   std::string receipt, db;
 };
 

@@ -2,6 +2,7 @@
 
 #include "cli/ab.h"
 #include "cli/bench.h"
+#include "cli/capture.h"
 #include "cli/card.h"
 #include "cli/gate.h"
 #include "cli/receipts.h"
@@ -13,6 +14,7 @@ struct MeasuringCommands {
   AbCommand ab;
   CardCommand card;
   BenchCommand bench;
+  CaptureCommand capture;
   GateCommand gate;
   ReceiptsCommand receipts;
   std::string workload;
@@ -156,9 +158,37 @@ void add_gate(Subcommands& commands, GateCommand& command) {
   app.add_option("--model", command.model, "the name to ask for; without it the first that the server lists");
   app.add_option("--api-key", command.api_key, "sent as a bearer token")->envname("ONELANE_BENCH_API_KEY");
   app.add_option("--seed", command.seed, "of what is drawn; 0: another one each time")->capture_default_str();
+  app.add_option("--reference", command.reference, "of divergence: a capture of the build to be held against")
+      ->type_name("F");
+  app.add_option("--null", command.null, "of divergence: another capture of that build, which bounds are counted from")
+      ->type_name("F");
+  app.add_flag("--precision", command.precision, "of divergence: bounds for other formats or weights");
   app.add_option("--rounds", command.rounds, "of the soak; 0: as the profile says")->capture_default_str();
   app.add_option("--receipt", command.receipt, "write the receipt here")->type_name("F");
   app.add_option("--db", command.db, "a receipt store that gets it")->type_name("F");
+}
+
+void add_capture(Subcommands& commands, CaptureCommand& command) {
+  CLI::App& app = commands.add("capture", "a server's logprobs of forced documents, for the gate divergence",
+                               [&command] { return run_capture_command(command); });
+  app.add_option("url", command.url, "the server, http://HOST:PORT")->required()->type_name("URL");
+  app.add_option("-o,--output", command.file, "where the capture goes")->required()->type_name("F");
+  app.add_option("--path", command.path, "how documents are computed")
+      ->check(CLI::IsMember(capture_path_names()))
+      ->capture_default_str();
+  app.add_option("--from", command.from, "take the documents of this capture instead of new ones")->type_name("F");
+  app.add_option("--documents", command.documents, "of each workload class, at most")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--tokens", command.tokens, "of a document, at most")
+      ->check(CLI::Range(16, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--continuation", command.continuation, "tokens of a document that the server writes itself")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_flag("--held-out", command.held_out, "the other set of prompts");
+  app.add_option("--model", command.model, "the name to ask for; without it the first that the server lists");
+  app.add_option("--api-key", command.api_key, "sent as a bearer token")->envname("ONELANE_BENCH_API_KEY");
 }
 
 void add_receipts(Subcommands& commands, ReceiptsCommand& command) {
@@ -213,6 +243,7 @@ std::unique_ptr<MeasuringCommands, DeleteMeasuringCommands> add_measuring(Subcom
   add_ab(commands, all->ab);
   add_card(commands, all->card);
   add_bench(commands, all->bench);
+  add_capture(commands, all->capture);
   add_gate(commands, all->gate);
   add_receipts(commands, all->receipts);
   add_workloads(commands, all->workload);

@@ -35,7 +35,7 @@ void put_tokens(std::string& out, const CaptureDocument& document) {
   put_text(out, document.id);
   put_text(out, document.workload);
   put(out, static_cast<uint32_t>(document.tokens.size()));
-  put(out, document.first);
+  put(out, document.prompt);
   for (const int32_t token : document.tokens) put(out, token);
 }
 
@@ -103,6 +103,9 @@ std::string flaw(const CapturePosition& at, int32_t token) {
 std::string flaw(const CaptureDocument& document) {
   if (document.id.empty()) return "id: must not be empty";
   if (document.workload.empty()) return "workload: must not be empty";
+  if (document.prompt > document.tokens.size()) {
+    return format("prompt: {} tokens are more than there are, {}", document.prompt, document.tokens.size());
+  }
   if (document.first == 0 || document.first >= document.tokens.size()) {
     return format("first: {} is not a token behind the first of {}", document.first, document.tokens.size());
   }
@@ -161,6 +164,7 @@ Result<std::string> capture_bytes(const Capture& capture) {
   put(out, static_cast<uint32_t>(capture.documents.size()));
   for (const CaptureDocument& document : capture.documents) {
     put_tokens(out, document);
+    put(out, document.first);
     for (const CapturePosition& at : document.positions) {
       put(out, at.logprob);
       put(out, at.rank);
@@ -189,15 +193,19 @@ Result<Capture> parse_capture(std::string_view bytes) {
   for (uint32_t d = 0; d < documents && in.ok(); ++d) {
     CaptureDocument document{.id = in.text(), .workload = in.text(), .tokens = {}, .positions = {}};
     const auto tokens = in.take<uint32_t>();
-    document.first = in.take<uint32_t>();
+    document.prompt = in.take<uint32_t>();
+    const auto fits = [&](size_t count, size_t size) { return in.left() / size >= count; };
     // Before anything is allocated for them.
-    if (document.first > tokens || in.left() / sizeof(int32_t) < tokens ||
-        (in.left() - tokens * sizeof(int32_t)) / kPositionBytes < tokens - document.first) {
-      return corrupt(format("document \"{}\": {} tokens from {} on do not fit into the file", document.id, tokens,
-                            document.first));
+    if (!fits(tokens, sizeof(int32_t))) {
+      return corrupt(format("document \"{}\": {} tokens do not fit into the file", document.id, tokens));
     }
     document.tokens.resize(tokens);
     for (int32_t& token : document.tokens) token = in.take<int32_t>();
+    document.first = in.take<uint32_t>();
+    if (document.first > tokens || !fits(tokens - document.first, kPositionBytes)) {
+      return corrupt(format("document \"{}\": positions of {} tokens from {} on do not fit into the file", document.id,
+                            tokens, document.first));
+    }
     document.positions.resize(tokens - document.first);
     for (CapturePosition& at : document.positions) {
       at.logprob = in.take<float>();

@@ -6,7 +6,7 @@
 // best token. Little endian throughout; strings are a u32 of bytes and the bytes:
 //
 //   magic "OLCAPT1\n"; strings model, weights_sha256, corpus_sha256, build, path; u32 documents
-//   document: strings id, workload; u32 tokens, u32 first; i32 token ids
+//   document: strings id, workload; u32 tokens, u32 prompt; i32 token ids; u32 first
 //   position, one for each of tokens[first..]: f32 logprob, u32 rank, f32 tail, u32 n, n x (i32 id, f32 logprob)
 //   SHA-256 of all that, in hexadecimal
 //
@@ -36,6 +36,7 @@ struct CapturePosition {
 struct CaptureDocument {
   std::string id, workload;  // "code/07", "code"
   std::vector<int32_t> tokens;
+  uint32_t prompt = 0;                     // so many tokens were given, the others are what the reference went on with
   uint32_t first = 1;                      // the first token that has a position
   std::vector<CapturePosition> positions;  // of tokens[first], tokens[first + 1], ... to the end
 };

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "base/format.h"
+#include "lane/divergence_gate.h"
 #include "lane/gauntlet.h"
+#include "lane/lossless.h"
 #include "lane/needle.h"
 #include "lane/receipt_server.h"
 #include "lane/soak.h"
@@ -88,7 +90,8 @@ void GateArm::define(const std::string& check) {
 }
 
 std::span<const Gate> gate_table() {
-  static const std::vector<Gate> gates = {gauntlet_gate(), thinking_gate(), needle_gate(), soak_gate()};
+  static const std::vector<Gate> gates = {gauntlet_gate(), thinking_gate(), divergence_gate(),
+                                          lossless_gate(), needle_gate(),   soak_gate()};
   return gates;
 }
 

@@ -12,12 +12,14 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lane/capture.h"
 #include "lane/gate_profile.h"
 #include "lane/gate_server.h"
 #include "lane/receipt.h"
@@ -26,9 +28,11 @@ namespace onelane {
 
 struct GatePlan {
   GateProfile profile;
-  bool quick = false;     // fewer questions, as the profile says
-  bool held_out = false;  // the other set of tasks, which is run once, at promotion
-  uint64_t seed = 1;      // of what is drawn: hay, mixes, nonces
+  bool quick = false;                                        // fewer questions, as the profile says
+  bool held_out = false;                                     // the other set of tasks, which is run once, at promotion
+  std::shared_ptr<const Capture> reference, null_reference;  // of divergence; null: the server's own prefill
+  bool precision = false;                                    // of divergence: the bounds for other formats or weights
+  uint64_t seed = 1;                                         // of what is drawn: hay, mixes, nonces
   std::function<void(const std::string& line)> progress = [](const std::string&) {};
 };
 

@@ -29,6 +29,11 @@ std::span<const GateProfile> gate_profiles() {
        .most_gap_s = 5,
        .itl_floor_s = 1,
        .least_share = 0.5,  // a window holds few answers
+       .quick_documents = 1,
+       .document_tokens = 256,
+       .continuation_tokens = 24,
+       .skipped_tokens = 16,
+       .parity_tokens = 32,
        .needle_tokens = {512, 1024, 2048, 4096, 8192},
        .quick_needle_tokens = {512, 1024, 2048},
        .code_digits = 5,

@@ -39,6 +39,14 @@ struct GateProfile {
   double itl_floor_s = 0;    // ITL p99 beside an arrival may be three times the idle one, or this
   double least_share = 0.7;  // tokens of the slowest stream over the mean
 
+  // divergence and lossless
+  int documents = 16, quick_documents = 2;  // of each class
+  int64_t document_tokens = 4096;
+  int continuation_tokens = 64;  // of a document, written by the reference
+  int skipped_tokens = 256;      // at the beginning of a document: BOS draws attention to itself there
+  int parity_tokens = 256;       // of a greedy answer
+  int contexts = 50, quick_contexts = 4, draws = 400, quick_draws = 64;
+
   // needle
   std::vector<int64_t> needle_tokens, quick_needle_tokens;  // rungs
   int code_digits = 12;

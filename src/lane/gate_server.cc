@@ -78,6 +78,71 @@ GateAnswer GateServer::ask(GateJson request, const AskOptions& options) {
   return answer;
 }
 
+namespace {
+
+Error refused(const HttpReply& reply, const char* route) {
+  const GateJson body = GateJson::parse(reply.body, nullptr, false);
+  const GateJson* error = body.is_object() && body.contains("error") ? &body["error"] : nullptr;
+  std::string message = error != nullptr && error->is_object() ? error->value("message", "") : "";
+  return {ErrorCode::kUnsupported, format("POST {} is answered with status {}{}{}", route, reply.status,
+                                          message.empty() ? "" : ": ", message.substr(0, 200))};
+}
+
+}  // namespace
+
+Result<CompletionAnswer> GateServer::complete(const GateJson& request) {
+  GateJson body;
+  body["model"] = info_.model;
+  body["temperature"] = 0;
+  body["seed"] = 42;
+  body.update(request);
+  const auto reply = client_->post("/v1/completions", body.dump());
+  if (!reply) {
+    lose(reply.error().message);
+    return reply.error();
+  }
+  if (reply->status != 200) return refused(*reply, "/v1/completions");
+  ONELANE_ASSIGN(CompletionAnswer answer,
+                 parse_completion(reply->body, request.at("prompt").get<std::vector<int32_t>>()));
+  for (const CompletionChoice& choice : answer.choices) received_tokens_ += static_cast<int64_t>(choice.tokens.size());
+  if (fault_ != nullptr && fault_->in_completion) fault_->in_completion(request, answer);
+  return answer;
+}
+
+Result<std::vector<int32_t>> GateServer::tokenize(GateJson request) const {
+  request["model"] = info_.model;
+  const auto reply = client_->post("/tokenize", request.dump(), 120);
+  if (!reply) return reply.error();
+  if (reply->status != 200) return refused(*reply, "/tokenize");
+  const GateJson answer = GateJson::parse(reply->body, nullptr, false);
+  std::vector<int32_t> out;
+  if (answer.is_object() && answer.contains("tokens") && answer["tokens"].is_array()) {
+    for (const GateJson& token : answer["tokens"]) {
+      if (!token.is_number_integer()) break;
+      out.push_back(token.get<int32_t>());
+    }
+    if (!out.empty() && out.size() == answer["tokens"].size()) return out;
+  }
+  return Error{ErrorCode::kUnsupported, "POST /tokenize: tokens: is no array of token ids"};
+}
+
+std::string GateServer::forced_problem() const {
+  const auto tokens = tokenize({{"messages", {{{"role", "user"}, {"content", "Hello"}}}}});
+  if (!tokens) return tokens.error().message;
+  const GateJson body = {{"model", info_.model},    {"prompt", *tokens},
+                         {"max_tokens", 1},         {"prompt_logprobs", kCaptureTop},
+                         {"logprobs", kCaptureTop}, {"return_tokens_as_token_ids", true},
+                         {"temperature", 0},        {"add_special_tokens", false}};
+  const auto reply = client_->post("/v1/completions", body.dump(), 120);
+  if (!reply) return reply.error().message;
+  if (reply->status != 200) return refused(*reply, "/v1/completions").message;
+  const auto answer = parse_completion(reply->body, *tokens);
+  if (!answer) return answer.error().message;
+  const CompletionChoice& choice = answer->choices.front();
+  if (choice.prompt.empty() || choice.positions.empty()) return "POST /v1/completions: answers without logprobs";
+  return {};
+}
+
 int GateServer::status_of(const std::string& body) {
   const auto reply = client_->post("/v1/chat/completions", body, 60);
   return reply ? reply->status : 0;

@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "http/client.h"
 #include "lane/chat_stream.h"
+#include "lane/completion_answer.h"
 #include "lane/discovery.h"
 
 namespace onelane {
@@ -44,6 +45,7 @@ struct GateFault {
   std::string name;   // "wrong digit"
   std::string check;  // the check that must fail for it
   std::function<void(const GateJson& request, GateAnswer& answer)> in_answer = {};
+  std::function<void(const GateJson& request, CompletionAnswer& answer)> in_completion = {};
   std::function<void(int reading, ServerResources& resources)> in_resources = {};  // reading: counts from 0 per plant()
 };
 
@@ -63,6 +65,13 @@ class GateServer {
 
   // A chat request with streaming and usage: model, temperature 0 and seed are added unless `request` has them.
   GateAnswer ask(GateJson request, const AskOptions& options = {});
+  // A request to the completions route, whose prompt is an array of token ids, answered whole: model, temperature 0 and
+  // seed are added unless `request` has them. Errors name the field, or how the server refused.
+  Result<CompletionAnswer> complete(const GateJson& request);
+  // POST /tokenize of a chat request: the whole prompt that it makes.
+  Result<std::vector<int32_t>> tokenize(GateJson request) const;
+  // Why no document can be forced on this server; empty: it can.
+  std::string forced_problem() const;
   // The status that a body gets at the chat route; 0: none came.
   int status_of(const std::string& body);
   // POST /tokenize: tokens of the whole prompt that these messages make.

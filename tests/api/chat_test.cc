@@ -58,7 +58,7 @@ TEST_F(ChatTest, RefusalsNameTheField) {
       {"chat", R"({"max_completion_tokens": 3000})", 400, "messages", "context is 2048 tokens"},
       {"chat", R"({"min_tokens": 9})", 400, "min_tokens", "more than"},
       {"chat", R"({"top_logprobs": 2})", 400, "top_logprobs", "logprobs"},
-      {"chat", R"({"logprobs": true, "top_logprobs": 21})", 400, "top_logprobs", "[0, 20]"},
+      {"chat", R"({"logprobs": true, "top_logprobs": 65})", 400, "top_logprobs", "[0, 64]"},
       {"chat", R"({"stream": "yes"})", 400, "stream", "true or false"},
       {"chat", R"({"stream_options": {"include_usage": 1}})", 400, "stream_options.include_usage", "true or false"},
       {"chat", R"({"response_format": {"type": "json_object"}})", 400, "response_format", "grammar"},
@@ -84,7 +84,8 @@ TEST_F(ChatTest, RefusalsNameTheField) {
       {"", R"({"prompt": [-1]})", 400, "prompt", "token ids below"},
       {"", R"({"suffix": "x"})", 400, "suffix", "not supported"},
       {"", R"({"best_of": 2})", 400, "best_of", "must equal n"},
-      {"", R"({"logprobs": 21})", 400, "logprobs", "[0, 20]"},
+      {"", R"({"logprobs": 65})", 400, "logprobs", "[0, 64]"},
+      {"", R"({"draft_depth": -1})", 400, "draft_depth", "[0, 16]"},
       {"", R"({"max_tokens": 4000})", 400, "prompt", "context is 2048 tokens"},
   };
   for (const auto& c : cases) {
@@ -307,6 +308,35 @@ TEST_F(ChatTest, CompletionsWithEchoAndLogprobs) {
   EXPECT_EQ(again["choices"][0]["prompt_logprobs"].size(), count);
   EXPECT_EQ(send("POST", "/detokenize", Json({{"tokens", ids}}).dump())->json()["prompt"],
             "<｜begin▁of▁sentence｜>def main():");
+}
+
+// What a capture asks for: 64 tokens a position by their ids, the same from the prompt and from decoding.
+TEST_F(ChatTest, CompletionsNameTokensByTheirIds) {
+  const Json ids = send("POST", "/tokenize", R"({"prompt": "def main():"})")->json()["tokens"];
+  Json request = {{"prompt", ids},  {"max_tokens", 8},  {"temperature", 0},
+                  {"logprobs", 64}, {"draft_depth", 0}, {"return_tokens_as_token_ids", true}};
+  const Json plain = ask("/v1/completions", request)->json();
+  const Json logprobs = plain["choices"][0]["logprobs"];
+  EXPECT_EQ(plain["usage"]["speculation"]["drafted_tokens"], 0);
+  ASSERT_EQ(logprobs["tokens"].size(), 8u);
+  Json whole = ids;
+  for (size_t i = 0; i < 8; ++i) {
+    const std::string name = logprobs["tokens"][i];
+    ASSERT_TRUE(name.starts_with("token_id:")) << name;
+    EXPECT_EQ(logprobs["top_logprobs"][i].size(), 64u);
+    EXPECT_EQ(logprobs["top_logprobs"][i][name], logprobs["token_logprobs"][i]);
+    whole.push_back(std::stoi(name.substr(9)));
+  }
+  const Json forced = ask("/v1/completions", {{"prompt", whole}, {"max_tokens", 0}, {"prompt_logprobs", 64}})->json();
+  for (size_t i = 0; i < 8; ++i) {
+    const Json& at = forced["choices"][0]["prompt_logprobs"][ids.size() + i];
+    EXPECT_EQ(at.size(), 64u);
+    EXPECT_EQ(at[std::to_string(whole[ids.size() + i].get<int>())]["logprob"], logprobs["token_logprobs"][i]);
+  }
+  request.erase("draft_depth");
+  const Json drafted = ask("/v1/completions", request)->json();
+  EXPECT_GT(drafted["usage"]["speculation"]["drafted_tokens"], 0);
+  EXPECT_EQ(drafted["choices"], plain["choices"]);
 }
 
 // Takes given tokens, whatever the model says.

@@ -20,6 +20,7 @@ Capture small() {
       {{.id = "code/01",
         .workload = "code",
         .tokens = {1, 0, 2},
+        .prompt = 2,
         .first = 1,
         .positions = {position_of({0.5, 0.25, 0.125, 0.125}, 0), position_of({0.5, 0.25, 0.125, 0.125}, 2)}},
        {.id = "prose/01",
@@ -41,6 +42,7 @@ TEST(Capture, ComesBackAsItWas) {
   EXPECT_EQ(after->path, "prefill");
   ASSERT_EQ(after->documents.size(), 2u);
   EXPECT_EQ(after->documents[0].tokens, before.documents[0].tokens);
+  EXPECT_EQ(after->documents[0].prompt, 2u);
   EXPECT_EQ(after->documents[0].positions[1].top, before.documents[0].positions[1].top);
   EXPECT_EQ(after->documents[0].positions[1].rank, 3u);
   EXPECT_EQ(capture_bytes(*after).value(), capture_bytes(before).value());
@@ -56,6 +58,7 @@ TEST(Capture, HasTheLayoutThatIsDescribed) {
   EXPECT_EQ(capture->documents[0].workload, "code");
   EXPECT_EQ(capture->documents[1].tokens, (std::vector<int32_t>{1, 2, 3, 4}));
   EXPECT_EQ(capture->documents[1].first, 3u);
+  EXPECT_EQ(capture->documents[0].prompt, 2u);
   const CapturePosition& at = capture->documents[0].positions[1];
   EXPECT_EQ(at.rank, 3u);
   EXPECT_FLOAT_EQ(at.tail, 0.25f);
@@ -91,6 +94,7 @@ TEST(Capture, ErrorsSayWhatIsWrong) {
   EXPECT_THAT(refused([&](Capture& c) { at(c).top[1].first = at(c).top[0].first; }), HasSubstr("there twice"));
   EXPECT_THAT(refused([&](Capture& c) { at(c).top.clear(); }), HasSubstr("has 0 tokens instead of 1 to 64"));
   EXPECT_THAT(refused([&](Capture& c) { at(c).logprob = -3; }), HasSubstr("as the document's token"));
+  EXPECT_THAT(refused([](Capture& c) { c.documents[1].prompt = 3; }), HasSubstr("prompt: 3 tokens are more than"));
   EXPECT_THAT(refused([](Capture& c) { c.documents[1].first = 2; }), HasSubstr("first: 2 is not a token behind"));
   EXPECT_THAT(refused([](Capture& c) { c.documents[0].positions.pop_back(); }), HasSubstr("positions: there are 1"));
   EXPECT_THAT(refused([](Capture& c) { c.documents[1].id = "code/01"; }), HasSubstr("id: is there twice"));

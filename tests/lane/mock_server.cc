@@ -98,6 +98,13 @@ void MockServer::handle(HttpRequest request, std::shared_ptr<HttpExchange> excha
   if (request.path == "/metrics" && !plain) {
     return exchange->respond({.content_type = "text/plain; version=0.0.4", .body = metrics()});
   }
+  if (script_.route && request.path != "/v1/chat/completions") {
+    const Json answer = script_.route(request.path, Json::parse(request.body, nullptr, false));
+    if (!answer.is_null()) {
+      generated_ += answer.value(Json::json_pointer("/usage/completion_tokens"), int64_t{0});
+      return json(answer);
+    }
+  }
   if (request.path != "/v1/chat/completions") return json({{"error", {{"message", "no such route"}}}}, 404);
 
   const Json body = Json::parse(request.body, nullptr, false);

@@ -40,6 +40,8 @@ struct MockScript {
   int64_t kv_tokens = 1 << 20;
   // Called on the I/O thread with the request's JSON. The default answers max_tokens (or 16) words.
   std::function<MockReply(const nlohmann::json& request)> reply = {};
+  // Other POST routes, on the I/O thread; null: there is none. What it says of completion_tokens counts as generated.
+  std::function<nlohmann::json(const std::string& path, const nlohmann::json& request)> route = {};
   std::string more_metrics = {};                   // appended to /metrics
   std::function<std::string()> live_metrics = {};  // appended too, asked for each time, on the I/O thread
   int64_t max_model_len_tokens = 1 << 18;
