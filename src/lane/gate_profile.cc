@@ -32,7 +32,6 @@ std::span<const GateProfile> gate_profiles() {
        .quick_documents = 1,
        .document_tokens = 256,
        .continuation_tokens = 24,
-       .skipped_tokens = 16,
        .parity_tokens = 32,
        .needle_tokens = {512, 1024, 2048, 4096, 8192},
        .quick_needle_tokens = {512, 1024, 2048},

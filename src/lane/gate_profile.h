@@ -43,7 +43,7 @@ struct GateProfile {
   int documents = 16, quick_documents = 2;  // of each class
   int64_t document_tokens = 4096;
   int continuation_tokens = 64;  // of a document, written by the reference
-  int skipped_tokens = 256;      // at the beginning of a document: BOS draws attention to itself there
+  int skipped_tokens = 16;       // at the beginning of a document: BOS draws attention there, and prompts are short
   int parity_tokens = 256;       // of a greedy answer
   int contexts = 50, quick_contexts = 4, draws = 400, quick_draws = 64;
 
