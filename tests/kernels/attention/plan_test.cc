@@ -139,7 +139,8 @@ TEST(Plan, WorkspaceGrowsWithRowsHeadsAndParts) {
 }
 
 // Half but for what a last whole cluster would be too much.
-TEST(Plan, AFewRowsUseHalfOfTheChipWhenTheirEntriesAllowIt) {
+// 6 parts of 32 heads are faster than 8 of them or more groups of fewer (4 rows of 1,152 entries): a third it is.
+TEST(Plan, AFewRowsUseAThirdOfTheChipWhenTheirEntriesAllowIt) {
   for (const auto& device : {kH200, kRtx}) {
     for (const int heads : {8, 16, 32, 64, 128}) {
       for (const int extra : {512, 1024, 8192}) {
@@ -148,7 +149,7 @@ TEST(Plan, AFewRowsUseHalfOfTheChipWhenTheirEntriesAllowIt) {
           int parts = 1;  // of at least 32 entries
           while (2 * parts <= std::min(device.arch == 90 ? 8 : 32, (128 + extra) / 32)) parts *= 2;
           const int most = rows * (heads / 8) * parts;
-          EXPECT_GE(blocks_of(plan), std::min(device.processors / 2 - 7, most))
+          EXPECT_GE(blocks_of(plan), std::min(device.processors / 3, most))
               << device.arch << ": " << rows << " rows, " << heads << " heads, 128 + " << extra << ": " << plan.splits
               << " parts of blocks of " << plan.block_heads;
         }
