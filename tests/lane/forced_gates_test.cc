@@ -90,7 +90,7 @@ void flip(size_t position, std::vector<double>& logits) {
 
 TEST(DivergenceGate, FindsAPathThatIsBroken) {
   MockServer mock(script([](const Json& request, size_t position, bool generated, std::vector<double>& logits) {
-    if (generated && drafts(request) && request["user"] == "candidate") flip(position, logits);
+    if (generated && drafts(request) && request.value("user", "") == "candidate") flip(position, logits);
   }));
   const ReceiptGate gate = run("divergence", mock);
   EXPECT_EQ(gate.verdict, Verdict::kFail);
