@@ -39,7 +39,7 @@ GatePlan small_plan() {
   profile.soak_workers = 2;
   profile.quick_rounds = 5;
   profile.warm_rounds = 1;
-  profile.quick_round_s = profile.short_round_s = 0.02;
+  profile.quick_round_s = profile.short_round_s = 0.08;
   profile.settle_s = 0;
   profile.drain_s = 0.1;
   return plan;
