@@ -59,7 +59,6 @@ void UnpackKeys(const RecordBlock& block, int first, KeyTile& tile) {
   const D16 d16;
   const hn::Repartition<uint8_t, DF> d8;
   const hn::Repartition<uint16_t, DF> du16;
-  const hn::Repartition<uint64_t, DF> d64;
   alignas(16) static constexpr uint8_t kTwice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, 255, 254, 253, 252, 250, 248, 244};
   const auto table = hn::LoadDup128(d8, kTwice);
   const auto lower_half = hn::Set(d, 0xffffu);
@@ -86,14 +85,7 @@ void UnpackKeys(const RecordBlock& block, int first, KeyTile& tile) {
       const auto words = [&](const uint8_t* const* r, Word* word) HWY_ATTR {
         Word row[4];
         for (int i = 0; i < 4; ++i) row[i] = hn::BitCast(d, hn::LoadU(d8, r[i] + part * 4 * N));
-        const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, row[0], row[1]));
-        const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, row[2], row[3]));
-        const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, row[0], row[1]));
-        const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, row[2], row[3]));
-        word[0] = hn::BitCast(d, hn::InterleaveLower(d64, low01, low23));
-        word[1] = hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23));
-        word[2] = hn::BitCast(d, hn::InterleaveLower(d64, high01, high23));
-        word[3] = hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23));
+        TransposeBlocks(row, word);
       };
       Word a[4];
       Word b[4];

@@ -59,21 +59,13 @@ HWY_INLINE void TransposedWords(const uint8_t* rows, size_t stride, hn::Vec<DU>*
   const DU d;
   const hn::Half<DU> dh;
   const hn::Half<decltype(dh)> dq;
-  const hn::Repartition<uint64_t, DU> d64;
   const auto load = [&](size_t row)
                         HWY_ATTR { return hn::LoadU(dq, reinterpret_cast<const uint32_t*>(rows + row * stride)); };
   hn::Vec<DU> every4[4];
   for (size_t i = 0; i < 4; ++i) {
     every4[i] = hn::Combine(d, hn::Combine(dh, load(i + 12), load(i + 8)), hn::Combine(dh, load(i + 4), load(i)));
   }
-  const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, every4[0], every4[1]));
-  const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, every4[2], every4[3]));
-  const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, every4[0], every4[1]));
-  const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, every4[2], every4[3]));
-  word[0] = hn::BitCast(d, hn::InterleaveLower(d64, low01, low23));
-  word[1] = hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23));
-  word[2] = hn::BitCast(d, hn::InterleaveLower(d64, high01, high23));
-  word[3] = hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23));
+  TransposeBlocks(every4, word);
 }
 
 // Weights of N outputs, taken `kLoaded` inputs at a time in chains of kLaneChain: Load(k, words), then Expand<i>(words)

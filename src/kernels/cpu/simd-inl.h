@@ -40,6 +40,20 @@ using DH = hn::Rebind<float, DD>;
 using VD = hn::Vec<DD>;
 inline constexpr int L = N / 2;
 
+// Inside every 128-bit block: word[j] are the 32-bit words j of row[0], .. row[3].
+HWY_INLINE void TransposeBlocks(const hn::Vec<DU> (&row)[4], hn::Vec<DU>* word) {
+  const DU d;
+  const hn::Repartition<uint64_t, DU> d64;
+  const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, row[0], row[1]));
+  const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, row[2], row[3]));
+  const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, row[0], row[1]));
+  const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, row[2], row[3]));
+  word[0] = hn::BitCast(d, hn::InterleaveLower(d64, low01, low23));
+  word[1] = hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23));
+  word[2] = hn::BitCast(d, hn::InterleaveLower(d64, high01, high23));
+  word[3] = hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23));
+}
+
 // -- bf16
 // --------------------------------------------------------------------------------------------------------------
 
