@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include <link.h>
 
@@ -45,6 +47,11 @@ int read_program(dl_phdr_info* info, size_t, void* out) {
 }
 
 }  // namespace
+
+std::string program_path() {
+  std::error_code failed;
+  return std::filesystem::read_symlink("/proc/self/exe", failed).string();
+}
 
 std::string program_build_id() {
   std::string id;

@@ -9,4 +9,7 @@ namespace onelane {
 // program has none.
 std::string program_build_id();
 
+// The file that runs. Empty if the system does not say.
+std::string program_path();
+
 }  // namespace onelane

@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "base/mapped_file.h"
+#include "base/program.h"
 #include "cli/report_output.h"
 #include "cli/runtime.h"
 #include "lane/ab_fields.h"
@@ -69,7 +70,7 @@ Result<Verdict> execute(const AbCommand& command) {
   ONELANE_ASSIGN(const std::string text, read_file(command.file));
   auto plan = parse_plan(text);
   if (!plan) return std::move(plan).error().in(command.file);
-  AbRunOptions options{command.folder, std::filesystem::read_symlink("/proc/self/exe").string()};
+  AbRunOptions options{command.folder, program_path()};
   options.progress = [](const std::string& line) { std::cerr << line << std::endl; };
   ONELANE_ASSIGN(const AbRun run, run_plan(*plan, options));
   if (!command.db.empty()) {

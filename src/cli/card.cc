@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "base/mapped_file.h"
+#include "base/program.h"
 #include "cli/runtime.h"
 #include "lane/card_run.h"
 #include "lane/receipt_store.h"
@@ -60,7 +61,7 @@ Result<Verdict> execute(const CardCommand& command) {
     auto possible = insert_ledger_row(ledger, {"date", read.card.title, "outcome", "how"});
     if (!possible) return std::move(possible).error().in(command.ledger);
   }
-  AbRunOptions options{command.folder, fs::read_symlink("/proc/self/exe").string()};
+  AbRunOptions options{command.folder, program_path()};
   options.progress = [](const std::string& line) { std::cerr << line << std::endl; };
   ONELANE_ASSIGN(const CardRun run, run_card(read.card, read.text, options));
   const std::string file = (fs::path(command.folder) / "card.json").string();

@@ -5,6 +5,8 @@
 
 #include <dlfcn.h>
 
+#include "base/program.h"
+
 namespace onelane {
 namespace {
 
@@ -56,9 +58,8 @@ const char* build_id() { return ONELANE_BUILD_ID; }
 
 std::vector<std::string> plugin_folders() {
   std::vector<std::string> folders;
-  std::error_code failed;
-  const fs::path executable = fs::read_symlink("/proc/self/exe", failed);
-  if (!failed) {
+  const fs::path executable = program_path();
+  if (!executable.empty()) {
     const fs::path folder = executable.parent_path();
     folders.push_back(folder.string());
     folders.push_back((folder.parent_path() / "lib" / "onelane").string());
