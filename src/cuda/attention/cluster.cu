@@ -495,7 +495,8 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
       value[i] = twist == 0 ? first : second;
       value[i + 1] = twist == 0 ? second : first;
     }
-    const float scale = denominator(p, row, first_head + head, largest, sum, floats(At::kSinks)[head], dim == 0);
+    const float scale =
+        inverse_denominator(p, row, first_head + head, largest, sum, floats(At::kSinks)[head], dim == 0);
 #pragma unroll
     for (float& v : value) v *= scale;
     finish_octet(p, dim, output_place(p, row, first_head + head, dim), value, floats(At::kAngles));

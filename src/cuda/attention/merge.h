@@ -70,8 +70,8 @@ struct Share {
 
 // What a head's sums of 2^(S - most) * record are to be multiplied with, given that of 2^(S - most): `total`. `most` is
 // -inf for a row without entries. Stores lse if `stores`.
-__device__ __forceinline__ float denominator(const AttentionParams& p, int row, int head, float most, float total,
-                                             float sink, bool stores) {
+__device__ __forceinline__ float inverse_denominator(const AttentionParams& p, int row, int head, float most,
+                                                     float total, float sink, bool stores) {
   const bool empty = most == -INFINITY;
   if (stores && p.lse != nullptr) {
     p.lse[static_cast<int64_t>(row) * p.heads + head] = empty ? INFINITY : (most + log2f(total)) * 0.6931471805599453f;

@@ -516,8 +516,8 @@ __global__ void __launch_bounds__(kThreads, 1) wide_attention(const __grid_const
     const float base = largest == -INFINITY ? 0.0f : largest;
     float sum = 0;
     for (int i = 0; i < splits; ++i) sum += part[i * H].y * ptx::exp2_approx(part[i * H].x - base);
-    const float scale =
-        denominator(p, b.row, b.first_head + threadIdx.x, largest, sum, floats(Wide::kSinks)[threadIdx.x], b.rank == 0);
+    const float scale = inverse_denominator(p, b.row, b.first_head + threadIdx.x, largest, sum,
+                                            floats(Wide::kSinks)[threadIdx.x], b.rank == 0);
     for (int i = 0; i < splits; ++i) part[i * H].x = ptx::exp2_approx(part[i * H].x - base) * scale;
   }
   __syncthreads();
