@@ -4,7 +4,6 @@
 #include <random>
 
 #include "base/format.h"
-#include "checkpoint/strict_json.h"
 #include "lane/ab_fields.h"
 
 namespace onelane {
@@ -102,27 +101,10 @@ Result<AbPlan> complete_plan(AbPlan plan) {
   return plan;
 }
 
-std::string plan_json(const AbPlan& plan) {
-  FieldProblem problem;
-  StructWriter writer(problem);
-  visit(writer, plan);
-  nlohmann::ordered_json document = {{"schema", kAbPlanSchema}};
-  document.update(std::move(writer).take());
-  return document.dump(1) + "\n";
-}
+std::string plan_json(const AbPlan& plan) { return schema_json(kAbPlanSchema, plan); }
 
 Result<AbPlan> parse_plan(std::string_view json) {
-  ONELANE_ASSIGN(const nlohmann::json document, parse_strict_json(json));
-  if (!document.is_object() || document.value("schema", nlohmann::json()) != kAbPlanSchema) {
-    return Error{ErrorCode::kUnsupported, format("schema: must be \"{}\"", kAbPlanSchema)};
-  }
-  FieldProblem problem;
-  AbPlan plan;
-  StructReader reader(problem, document, kAbPlanSchema);
-  reader.also_known("schema");
-  visit(reader, plan);
-  reader.refuse_unknown();
-  if (problem.error) return *std::move(problem.error);
+  ONELANE_ASSIGN(AbPlan plan, parse_schema_json<AbPlan>(json, kAbPlanSchema));
   if (plan.order.empty()) return wrong("order", "is missing: plans are made by `onelane ab plan`");
   return complete_plan(std::move(plan));
 }

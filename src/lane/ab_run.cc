@@ -6,7 +6,6 @@
 
 #include "base/format.h"
 #include "base/mapped_file.h"
-#include "checkpoint/strict_json.h"
 #include "lane/ab_fields.h"
 #include "lane/command.h"
 #include "lane/sha256.h"
@@ -100,30 +99,6 @@ Result<Measured> measure(const AbPlan& plan, const AbRunOptions& options, size_t
   return out;
 }
 
-std::string campaign_json(const Campaign& campaign) {
-  FieldProblem problem;
-  StructWriter writer(problem);
-  visit(writer, campaign);
-  nlohmann::ordered_json document = {{"schema", kCampaignSchema}};
-  document.update(std::move(writer).take());
-  return document.dump(1) + "\n";
-}
-
-Result<Campaign> parse_campaign(const std::string& text) {
-  ONELANE_ASSIGN(const nlohmann::json document, parse_strict_json(text));
-  if (!document.is_object() || document.value("schema", nlohmann::json()) != kCampaignSchema) {
-    return Error{ErrorCode::kUnsupported, format("schema: must be \"{}\"", kCampaignSchema)};
-  }
-  FieldProblem problem;
-  Campaign campaign;
-  StructReader reader(problem, document, kCampaignSchema);
-  reader.also_known("schema");
-  visit(reader, campaign);
-  reader.refuse_unknown();
-  if (problem.error) return *std::move(problem.error);
-  return campaign;
-}
-
 // With the files of the run as artifacts.
 Result<Receipt> full_receipt(const AbPlan& plan, const std::vector<AbBlock>& blocks, const AbComparison& comparison,
                              const Campaign& campaign, const fs::path& folder) {
@@ -170,7 +145,7 @@ Result<AbRun> run_plan(const AbPlan& plan, const AbRunOptions& options) {
       ONELANE_ASSIGN(Measured measured, measure(plan, options, group * size + i));
       run.blocks.push_back(std::move(measured.block));
       campaign.blocks.push_back(std::move(measured.entry));
-      ONELANE_TRY(write_file((folder / "campaign.json").string(), campaign_json(campaign)));
+      ONELANE_TRY(write_file((folder / "campaign.json").string(), schema_json(kCampaignSchema, campaign)));
     }
     if (hopeless(plan, run.blocks, all_groups)) {
       options.progress("too few sound quads can be left: the run ends here");
@@ -196,7 +171,7 @@ Result<AbRun> read_run(const std::string& folder_name) {
   auto plan = parse_plan(plan_text);
   if (!plan) return std::move(plan).error().in(path("plan.json"));
   ONELANE_ASSIGN(const std::string campaign_text, read_file(path("campaign.json")));
-  auto campaign = parse_campaign(campaign_text);
+  auto campaign = parse_schema_json<Campaign>(campaign_text, kCampaignSchema);
   if (!campaign) return std::move(campaign).error().in(path("campaign.json"));
   AbRun run{*std::move(plan), {}, {}, {}};
   if (campaign->blocks.size() > run.plan.order.size()) {

@@ -1,26 +1,17 @@
 #include "lane/bench.h"
 
 #include <algorithm>
-#include <ctime>
 #include <map>
 #include <optional>
 
 #include "base/format.h"
 #include "lane/receipt_server.h"
+#include "lane/utc.h"
 
 namespace onelane {
 namespace {
 
 constexpr int64_t kCalibrationTokens = 8192;
-
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
-}
 
 Result<void> check(const BenchOptions& options) {
   const auto refuse = [](std::string message) { return Error{ErrorCode::kInvalidArgument, std::move(message)}; };
@@ -73,7 +64,7 @@ class Runner {
     ONELANE_ASSIGN(asker_, BenchAsker::create(options_, server_->info().model));
     report_.options = options_;
     report_.server = server_->info();
-    report_.started_utc = utc_now();
+    report_.started_utc = utc_now("%Y-%m-%dT%H:%M:%SZ");
     report_.prompts_sha256 = asker_->prompts_sha256();
     report_.original_texts = asker_->original_texts();
     cells_ = plan_cells(options_, asker_->workloads(), server_->info());

@@ -20,14 +20,6 @@ std::span<const int32_t> head(const CaptureDocument& document, size_t tokens) {
 
 Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
-// Greedy tokens behind `prompt`, with logprobs by ids.
-GateJson decode_request(std::span<const int32_t> prompt, size_t tokens, std::string_view role) {
-  return {{"prompt", prompt},         {"max_tokens", tokens},
-          {"logprobs", kCaptureTop},  {"return_tokens_as_token_ids", true},
-          {"ignore_eos", true},       {"add_special_tokens", false},
-          {"user", std::string(role)}};
-}
-
 // What the server counted over a capture.
 struct Counts {
   int64_t cached = 0, drafted = 0;
@@ -60,7 +52,7 @@ Result<void> force_tokens(GateServer& server, CaptureDocument& document, std::st
   document.first = document.prompt;
   document.positions.clear();
   for (size_t at = document.prompt; at < document.tokens.size();) {
-    GateJson request = decode_request(head(document, at), document.tokens.size() - at, role);
+    GateJson request = forced_request(head(document, at), static_cast<int64_t>(document.tokens.size() - at), role);
     if (plain && server.info().onelane) request["draft_depth"] = 0;
     ONELANE_ASSIGN(CompletionAnswer answer, server.complete(request));
     counts.add(answer);
@@ -110,7 +102,7 @@ Result<void> walk(GateServer& server, CapturePath path, std::vector<CaptureDocum
       return unsupported(format("document \"{}\" has no tokens behind a prompt", document.id));
     }
     if (path == CapturePath::kCache) {
-      ONELANE_TRY(server.complete(decode_request(head(document, document.prompt), 1, role)));
+      ONELANE_TRY(server.complete(forced_request(head(document, document.prompt), 1, role)));
     }
     ONELANE_TRY(force_tokens(server, document, role, path != CapturePath::kVerify, counts));
   }
@@ -136,6 +128,23 @@ const CapturePath* find_capture_path(std::string_view name) {
   return found == std::end(kCapturePaths) ? nullptr : found;
 }
 
+CaptureCorpus corpus_of(const GatePlan& plan, ArmKind kind) {
+  const GateProfile& profile = plan.profile;
+  return {.documents = kind == ArmKind::kPlanted ? 1
+                       : plan.quick              ? profile.quick_documents
+                                                 : profile.documents,
+          .most_tokens = profile.document_tokens,
+          .continuation = profile.continuation_tokens,
+          .held_out = plan.held_out};
+}
+
+GateJson forced_request(std::span<const int32_t> prompt, int64_t tokens, std::string_view role) {
+  return {{"prompt", prompt},         {"max_tokens", tokens},
+          {"logprobs", kCaptureTop},  {"return_tokens_as_token_ids", true},
+          {"ignore_eos", true},       {"add_special_tokens", false},
+          {"user", std::string(role)}};
+}
+
 Result<std::vector<CaptureDocument>> capture_documents(GateServer& server, const CaptureCorpus& corpus) {
   const size_t longest = static_cast<size_t>(std::max<int64_t>(1, corpus.most_tokens - corpus.continuation));
   std::vector<CaptureDocument> out;
@@ -148,7 +157,7 @@ Result<std::vector<CaptureDocument>> capture_documents(GateServer& server, const
       ONELANE_ASSIGN(document.tokens, server.tokenize(GateJson::parse(workload_request(of, prompt))));
       if (document.tokens.size() > longest) document.tokens.resize(longest);
       document.prompt = static_cast<uint32_t>(document.tokens.size());
-      GateJson request = decode_request(document.tokens, static_cast<size_t>(corpus.continuation), "reference");
+      GateJson request = forced_request(document.tokens, corpus.continuation, "reference");
       if (server.info().onelane) request["draft_depth"] = 0;
       ONELANE_ASSIGN(const CompletionAnswer answer, server.complete(request));
       const std::vector<int32_t>& tokens = answer.choices.front().tokens;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lane/capture.h"
-#include "lane/gate_server.h"
+#include "lane/gate.h"
 
 namespace onelane {
 
@@ -32,6 +32,12 @@ struct CaptureCorpus {
   int continuation = 64;       // tokens of it that the server writes
   bool held_out = false;
 };
+
+// What a gate's arm takes of them, as its plan says.
+CaptureCorpus corpus_of(const GatePlan& plan, ArmKind kind);
+
+// Asks for `tokens` greedy tokens behind `prompt`, come what may, with logprobs by token id. `role` stands as the user.
+GateJson forced_request(std::span<const int32_t> prompt, int64_t tokens, std::string_view role);
 
 // The documents, without positions. Errors: the server cannot tokenise a chat, or does not answer.
 Result<std::vector<CaptureDocument>> capture_documents(GateServer& server, const CaptureCorpus& corpus);

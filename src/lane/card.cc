@@ -149,13 +149,7 @@ Result<Card> parse_card(std::string_view text) {
   if (document.value("schema", json()) != kCardSchema) {
     return Error{ErrorCode::kUnsupported, format("schema: must be \"{}\"", kCardSchema)};
   }
-  FieldProblem problem;
-  Card card;
-  StructReader reader(problem, document, kCardSchema, Missing::kKeepsDefault);
-  reader.also_known("schema");
-  visit(reader, card);
-  reader.refuse_unknown();
-  if (problem.error) return *std::move(problem.error);
+  ONELANE_ASSIGN(Card card, read_struct<Card>(document, kCardSchema, {"schema"}, Missing::kKeepsDefault));
   ONELANE_TRY(check_card(card));
   return card;
 }

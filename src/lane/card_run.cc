@@ -1,25 +1,18 @@
 #include "lane/card_run.h"
 
 #include <algorithm>
-#include <ctime>
 #include <filesystem>
 
 #include "base/format.h"
 #include "base/mapped_file.h"
 #include "lane/command.h"
 #include "lane/sha256.h"
+#include "lane/utc.h"
 
 namespace onelane {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  ::gmtime_r(&now, &utc);
-  return format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
-}
 
 // The receipt of a gate's command, or one that says why there is none.
 Result<Receipt> run_gate(const CardGate& gate, const Card& card, const AbRunOptions& options) {
@@ -75,7 +68,7 @@ std::string effect_text(const Card& card, const AbComparison& comparison) {
 void close(const Card& card, const std::optional<AbComparison>& comparison, CardRun& run) {
   const Receipt& receipt = run.receipt;
   CardOutcome& outcome = run.outcome;
-  outcome = {today(), receipt.verdict, "", {}, receipt.run_id, run.digest};
+  outcome = {utc_now("%Y-%m-%d"), receipt.verdict, "", {}, receipt.run_id, run.digest};
   run.closed = receipt.verdict == Verdict::kPass || receipt.verdict == Verdict::kFail;
   std::vector<std::string> parts;
   if (comparison && !comparison->all.quads.empty()) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "lane/answer_json.h"
 
 namespace onelane {
 namespace {
@@ -19,19 +20,6 @@ std::string excerpt(std::string_view text) {
   return text.size() <= kExcerptBytes ? std::string(text) : std::string(text.substr(0, kExcerptBytes)) + "...";
 }
 
-// A member that is a string, or "".
-std::string_view string_in(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_string()) return {};
-  return found->get_ref<const std::string&>();
-}
-
-std::optional<int64_t> count_in(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_number_integer()) return std::nullopt;
-  return found->get<int64_t>();
-}
-
 // OpenAI's {"error": {"message"}}, or a bare string.
 std::string error_message(const Json& error) {
   if (error.is_string()) return error.get<std::string>();
@@ -42,11 +30,11 @@ std::string error_message(const Json& error) {
 void read_usage(const Json& answer, ChatResult& result, ChatDelta& delta) {
   const auto usage = answer.find("usage");
   if (usage == answer.end() || !usage->is_object()) return;
-  if (const auto prompt = count_in(*usage, "prompt_tokens")) result.prompt_tokens = prompt;
+  if (const auto prompt = integer_in(*usage, "prompt_tokens")) result.prompt_tokens = prompt;
   if (const auto details = usage->find("prompt_tokens_details"); details != usage->end() && details->is_object()) {
-    if (const auto cached = count_in(*details, "cached_tokens")) result.cached_tokens = cached;
+    if (const auto cached = integer_in(*details, "cached_tokens")) result.cached_tokens = cached;
   }
-  delta.usage = count_in(*usage, "completion_tokens");
+  delta.usage = integer_in(*usage, "completion_tokens");
   if (!delta.usage) return;
   const int64_t before = result.completion_tokens.value_or(0);
   if (*delta.usage < before) {
@@ -65,7 +53,7 @@ void read_tool_calls(const Json& from, std::vector<ChatToolCall>& calls) {
   for (size_t i = 0; i < list->size(); ++i) {
     const Json& call = (*list)[i];
     if (!call.is_object()) continue;
-    const int64_t index = count_in(call, "index").value_or(static_cast<int64_t>(i));
+    const int64_t index = integer_in(call, "index").value_or(static_cast<int64_t>(i));
     if (index < 0 || index >= kMaxCalls) continue;
     if (calls.size() <= static_cast<size_t>(index)) calls.resize(static_cast<size_t>(index) + 1);
     ChatToolCall& whole = calls[static_cast<size_t>(index)];

@@ -7,11 +7,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/format.h"
+#include "lane/answer_json.h"
 
 namespace onelane {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr size_t kSniffedBytes = 2000;
 constexpr int64_t kPageTokens = 128;  // of onelane_pages
@@ -23,17 +24,6 @@ std::optional<Json> ask(HttpClient& client, const char* path) {
   Json json = Json::parse(reply->body, nullptr, false);
   if (!json.is_object()) return std::nullopt;
   return json;
-}
-
-std::optional<int64_t> integer(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_number_integer()) return std::nullopt;
-  return found->get<int64_t>();
-}
-
-std::string text(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
 std::optional<int64_t> number(std::string_view label) {
@@ -67,14 +57,14 @@ void read_capacity(const MetricsPage& page, ServerInfo& info) {
 }
 
 void read_identity(const Json& answer, ServerInfo& info) {
-  info.build = text(answer, "build");
-  info.boot_id = text(answer, "boot_id");
+  info.build = string_in(answer, "build");
+  info.boot_id = string_in(answer, "boot_id");
   const auto settings = answer.find("settings");
   if (settings == answer.end() || !settings->is_object()) return;
   for (const auto& [name, value] : settings->items()) {
     if (value.is_string()) info.settings[name] = value.get<std::string>();
   }
-  if (const std::string model = text(answer, "model"); !model.empty()) info.settings["model_identity"] = model;
+  if (const auto model = string_in(answer, "model"); !model.empty()) info.settings["model_identity"] = model;
 }
 
 Result<void> choose_model(HttpClient& client, const std::string& asked, ServerInfo& info) {
@@ -83,9 +73,9 @@ Result<void> choose_model(HttpClient& client, const std::string& asked, ServerIn
   std::vector<std::string> names;
   if (reply.status == 200 && models.is_object() && models.contains("data") && models["data"].is_array()) {
     for (const Json& model : models["data"]) {
-      if (!model.is_object() || text(model, "id").empty()) continue;
-      if (names.empty()) info.max_model_len_tokens = integer(model, "max_model_len");
-      names.push_back(text(model, "id"));
+      if (!model.is_object() || string_in(model, "id").empty()) continue;
+      if (names.empty()) info.max_model_len_tokens = integer_in(model, "max_model_len");
+      names.emplace_back(string_in(model, "id"));
     }
   }
   if (names.empty() && asked.empty()) {
@@ -113,15 +103,15 @@ Result<ServerInfo> discover(HttpClient& client, const std::string& model) {
   ONELANE_TRY(choose_model(client, model, info));
   const auto server = ask(client, "/get_server_info");
   const auto version = ask(client, "/version");
-  if (server && integer(*server, "max_total_num_tokens")) {
+  if (server && integer_in(*server, "max_total_num_tokens")) {
     info.engine = EngineKind::kSglang;
-    info.version = text(*server, "version");
-    info.kv_tokens = integer(*server, "max_total_num_tokens");
-    info.max_running = integer(*server, "max_running_requests");
-    if (!info.max_model_len_tokens) info.max_model_len_tokens = integer(*server, "context_length");
-  } else if (version && !text(*version, "version").empty()) {
+    info.version = string_in(*server, "version");
+    info.kv_tokens = integer_in(*server, "max_total_num_tokens");
+    info.max_running = integer_in(*server, "max_running_requests");
+    if (!info.max_model_len_tokens) info.max_model_len_tokens = integer_in(*server, "context_length");
+  } else if (version && !string_in(*version, "version").empty()) {
     info.engine = EngineKind::kVllm;
-    info.version = text(*version, "version");
+    info.version = string_in(*version, "version");
   }
 
   if (const auto ours = ask(client, "/server_info")) read_identity(*ours, info);

@@ -20,16 +20,6 @@ double share_of(const std::string& workload) {
   return of == nullptr ? 0 : of->share;
 }
 
-CaptureCorpus corpus_of(const GatePlan& plan, ArmKind kind) {
-  const GateProfile& profile = plan.profile;
-  return {.documents = kind == ArmKind::kPlanted ? 1
-                       : plan.quick              ? profile.quick_documents
-                                                 : profile.documents,
-          .most_tokens = profile.document_tokens,
-          .continuation = profile.continuation_tokens,
-          .held_out = plan.held_out};
-}
-
 struct References {
   Capture reference, null;
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "lane/answer_json.h"
 
 namespace onelane {
 namespace {
@@ -18,6 +19,13 @@ struct Arrivals {
   std::shared_ptr<ChatCall> call;
   bool cancel = false;
 };
+
+// Every answer is greedy and repeatable unless the request says otherwise.
+GateJson with_defaults(const std::string& model, const GateJson& request) {
+  GateJson body = {{"model", model}, {"temperature", 0}, {"seed", 42}};
+  body.update(request);
+  return body;
+}
 
 }  // namespace
 
@@ -36,11 +44,7 @@ Result<std::unique_ptr<GateServer>> GateServer::connect(const HttpClientOptions&
 }
 
 GateAnswer GateServer::ask(GateJson request, const AskOptions& options) {
-  GateJson body;
-  body["model"] = info_.model;
-  body["temperature"] = 0;
-  body["seed"] = 42;
-  body.update(request);
+  GateJson body = with_defaults(info_.model, request);
   body["stream"] = true;
   body["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
 
@@ -83,7 +87,7 @@ namespace {
 Error refused(const HttpReply& reply, const char* route) {
   const GateJson body = GateJson::parse(reply.body, nullptr, false);
   const GateJson* error = body.is_object() && body.contains("error") ? &body["error"] : nullptr;
-  std::string message = error != nullptr && error->is_object() ? error->value("message", "") : "";
+  const std::string_view message = error != nullptr && error->is_object() ? string_in(*error, "message") : "";
   return {ErrorCode::kUnsupported, format("POST {} is answered with status {}{}{}", route, reply.status,
                                           message.empty() ? "" : ": ", message.substr(0, 200))};
 }
@@ -91,11 +95,7 @@ Error refused(const HttpReply& reply, const char* route) {
 }  // namespace
 
 Result<CompletionAnswer> GateServer::complete(const GateJson& request) {
-  GateJson body;
-  body["model"] = info_.model;
-  body["temperature"] = 0;
-  body["seed"] = 42;
-  body.update(request);
+  const GateJson body = with_defaults(info_.model, request);
   const auto reply = client_->post("/v1/completions", body.dump());
   if (!reply) {
     lose(reply.error().message);
@@ -153,8 +153,7 @@ std::optional<int64_t> GateServer::count_tokens(const GateJson& messages) {
   const auto reply = client_->post("/tokenize", body.dump(), 120);
   if (!reply || reply->status != 200) return std::nullopt;
   const GateJson answer = GateJson::parse(reply->body, nullptr, false);
-  if (!answer.is_object() || !answer.contains("count") || !answer["count"].is_number_integer()) return std::nullopt;
-  return answer["count"].get<int64_t>();
+  return answer.is_object() ? integer_in(answer, "count") : std::nullopt;
 }
 
 ServerResources GateServer::read_resources() {

@@ -25,13 +25,7 @@ constexpr int64_t kChoices = 16;       // of one request
 constexpr int64_t kSampledTokens = 3;  // the second and third come out of a verification
 
 GateJson request_of(const std::vector<int32_t>& prompt, int64_t tokens, const char* role) {
-  GateJson out = {{"prompt", prompt},
-                  {"max_tokens", tokens},
-                  {"logprobs", kCaptureTop},
-                  {"return_tokens_as_token_ids", true},
-                  {"ignore_eos", true},
-                  {"add_special_tokens", false},
-                  {"user", role}};
+  GateJson out = forced_request(prompt, tokens, role);
   if (role == std::string_view(kPlainRole)) out["draft_depth"] = 0;
   return out;
 }
@@ -46,12 +40,8 @@ class Lossless {
 
   Result<void> run() {
     const GateProfile& profile = plan_.profile;
-    const CaptureCorpus corpus{.documents = kind_ == ArmKind::kPlanted ? 1
-                                            : plan_.quick              ? profile.quick_documents
-                                                                       : profile.documents,
-                               .most_tokens = profile.document_tokens,
-                               .continuation = 1,
-                               .held_out = plan_.held_out};
+    CaptureCorpus corpus = corpus_of(plan_, kind_);
+    corpus.continuation = 1;
     ONELANE_ASSIGN(auto documents, capture_documents(server_, corpus));
     for (CaptureDocument& document : documents) {
       document.tokens.resize(document.prompt);

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <filesystem>
 #include <random>
 
 #include "base/format.h"
 #include "lane/sha256.h"
 #include "lane/stats.h"
+#include "lane/utc.h"
 
 namespace onelane {
 namespace {
@@ -65,13 +65,7 @@ void check_artifact(const ReceiptArtifact& artifact, const std::filesystem::path
 
 }  // namespace
 
-std::string new_run_id() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  ::gmtime_r(&now, &utc);
-  return format("{:04}{:02}{:02}T{:02}{:02}{:02}Z-{:08x}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday, utc.tm_hour,
-                utc.tm_min, utc.tm_sec, std::random_device()());
-}
+std::string new_run_id() { return format("{}-{:08x}", utc_now("%Y%m%dT%H%M%SZ"), std::random_device()()); }
 
 void summarise(ReceiptCell& cell) {
   if (cell.tokens && cell.last_token_s && *cell.last_token_s > 0) {

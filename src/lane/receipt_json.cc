@@ -77,14 +77,7 @@ Result<std::string> receipt_json(Receipt receipt) {
 
 Result<Receipt> parse_receipt(std::string_view text) {
   ONELANE_ASSIGN(const json document, parse_document(text));
-  FieldProblem problem;
-  Receipt receipt;
-  StructReader reader(problem, document, kReceiptSchema);
-  reader.also_known("schema");
-  reader.also_known("digest");
-  visit(reader, receipt);
-  reader.refuse_unknown();
-  if (problem.error) return *std::move(problem.error);
+  ONELANE_ASSIGN(Receipt receipt, read_struct<Receipt>(document, kReceiptSchema, {"schema", "digest"}));
   const auto digest = document.find("digest");
   if (digest == document.end() || !digest->is_string()) {
     return Error{ErrorCode::kCorrupt, "digest: is missing: this receipt was never sealed"};

@@ -24,6 +24,7 @@
 
 #include "base/format.h"
 #include "base/result.h"
+#include "checkpoint/strict_json.h"
 #include "lane/scrub.h"
 #include "text/utf8.h"
 
@@ -233,5 +234,38 @@ class StructReader {
   std::string path_;
   std::set<std::string, std::less<>> known_;
 };
+
+// The struct that a whole document is; `besides`: members that are not its fields.
+template <class T>
+Result<T> read_struct(const nlohmann::json& document, std::string_view schema,
+                      std::initializer_list<std::string_view> besides, Missing missing = Missing::kIsAnError) {
+  FieldProblem problem;
+  T out;
+  StructReader reader(problem, document, schema, missing);
+  for (const std::string_view key : besides) reader.also_known(key);
+  visit(reader, out);
+  reader.refuse_unknown();
+  if (problem.error) return *std::move(problem.error);
+  return out;
+}
+
+// {"schema": ..., then the fields}, an entry a line, and back. Of structs whose numbers are finite.
+template <class T>
+std::string schema_json(std::string_view schema, const T& value) {
+  FieldProblem problem;
+  StructWriter writer(problem);
+  visit(writer, value);
+  nlohmann::ordered_json document = {{"schema", schema}};
+  document.update(std::move(writer).take());
+  return document.dump(1) + "\n";
+}
+template <class T>
+Result<T> parse_schema_json(std::string_view text, std::string_view schema) {
+  ONELANE_ASSIGN(const nlohmann::json document, parse_strict_json(text));
+  if (!document.is_object() || document.value("schema", nlohmann::json()) != schema) {
+    return Error{ErrorCode::kUnsupported, format("schema: must be \"{}\"", schema)};
+  }
+  return read_struct<T>(document, schema, {"schema"});
+}
 
 }  // namespace onelane
