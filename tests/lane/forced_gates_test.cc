@@ -4,8 +4,7 @@
 
 #include "lane/capture_run.h"
 #include "lane/divergence.h"
-#include "lane/gate.h"
-#include "lane/mock_server.h"
+#include "lane/gate_support.h"
 #include "lane/scripted_logprobs.h"
 
 namespace onelane {
@@ -36,38 +35,21 @@ MockScript script(Damage damage = {}) {
           .more_metrics = "onelane_pages 64\nprocess_start_time_seconds 1000\n"};
 }
 
-ReceiptGate run(const char* name, const MockServer& mock, const GatePlan& plan = small_plan()) {
-  auto server = GateServer::connect({.url = mock.url()}, "");
-  EXPECT_TRUE(server) << server.error().message;
-  return run_gate(*find_gate(name), **server, plan);
-}
+ReceiptGate run(const char* name, const MockServer& mock) { return run(name, mock, small_plan()); }
 
 class ForcedGate : public ::testing::TestWithParam<const char*> {};
 TEST_P(ForcedGate, PassesACleanServer) {
   MockServer mock(script());
-  const ReceiptGate gate = run(GetParam(), mock);
-  EXPECT_EQ(gate.verdict, Verdict::kPass) << gates_text({.gates = {gate}});
-  EXPECT_THAT(gate.reasons, IsEmpty());
-  EXPECT_EQ(gate.planted_fault_caught, true);
-  EXPECT_EQ(gate.null_arm, Verdict::kPass);
+  expect_clean_pass(run(GetParam(), mock));
 }
 TEST_P(ForcedGate, IsVoidWhenTheServerGoesAway) {
   auto mock = std::make_unique<MockServer>(script());
-  GatePlan plan = small_plan();
-  plan.progress = [&, lines = 0](const std::string&) mutable {
-    if (++lines == 2) mock.reset();
-  };
+  const GatePlan plan = at_second_line(small_plan(), [&] { mock.reset(); });
   EXPECT_EQ(run(GetParam(), *mock, plan).verdict, Verdict::kVoid);
 }
 TEST_P(ForcedGate, IsVoidWhenTheServerBeginsAnew) {
   MockServer mock(script());
-  GatePlan plan = small_plan();
-  plan.progress = [&, lines = 0](const std::string&) mutable {
-    if (++lines == 2) mock.plant(MockFlaw::kCountersBack);
-  };
-  const ReceiptGate gate = run(GetParam(), mock, plan);
-  EXPECT_EQ(gate.verdict, Verdict::kVoid);
-  EXPECT_THAT(gate.reasons, Contains(HasSubstr("counters went back")));
+  expect_void_when_begun_anew(GetParam(), mock, small_plan());
 }
 TEST_P(ForcedGate, IsNotRunWithoutTheRoutes) {
   MockScript without = script();

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/format.h"
-#include "lane/mock_server.h"
+#include "lane/gate_support.h"
 #include "lane/scripted_mini.h"
 
 namespace onelane {
@@ -20,12 +20,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-std::unique_ptr<GateServer> connect(const MockServer& mock) {
-  auto server = GateServer::connect({.url = mock.url()}, "");
-  EXPECT_TRUE(server) << server.error().message;
-  return *std::move(server);
-}
 
 // A gate whose arms do what the test says.
 struct FakeArms {

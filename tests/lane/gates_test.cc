@@ -12,8 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/format.h"
-#include "lane/gate.h"
-#include "lane/mock_server.h"
+#include "lane/gate_support.h"
 #include "lane/scripted_mini.h"
 
 namespace onelane {
@@ -58,43 +57,26 @@ MockScript script(Reply reply = scripted_mini) {
               "process_open_fds 12\nprocess_threads 4\nprocess_start_time_seconds 1000\n"};
 }
 
-ReceiptGate run(const char* name, const MockServer& mock, const GatePlan& plan = small_plan()) {
-  auto server = GateServer::connect({.url = mock.url()}, "");
-  EXPECT_TRUE(server) << server.error().message;
-  return run_gate(*find_gate(name), **server, plan);
-}
+ReceiptGate run(const char* name, const MockServer& mock) { return run(name, mock, small_plan()); }
 
 class CleanServer : public ::testing::TestWithParam<const char*> {};
 TEST_P(CleanServer, Passes) {
   MockServer mock(script());
   const ReceiptGate gate = run(GetParam(), mock);
-  EXPECT_EQ(gate.verdict, Verdict::kPass) << gates_text({.gates = {gate}});
-  EXPECT_THAT(gate.reasons, IsEmpty());
-  EXPECT_EQ(gate.planted_fault_caught, true);
-  EXPECT_EQ(gate.null_arm, Verdict::kPass);
+  expect_clean_pass(gate);
   for (const auto& [check, bound] : gate.bound) EXPECT_LE(gate.observed.at(check), bound) << check;
   EXPECT_FALSE(gate.items.empty());
 }
 TEST_P(CleanServer, ThatGoesAwayIsVoid) {
   auto mock = std::make_unique<MockServer>(script());
-  GatePlan plan = small_plan();
-  // Gone when the second line of progress comes, wherever the gate is then.
-  plan.progress = [&, lines = 0](const std::string&) mutable {
-    if (++lines == 2) mock.reset();
-  };
+  const GatePlan plan = at_second_line(small_plan(), [&] { mock.reset(); });
   const ReceiptGate gate = run(GetParam(), *mock, plan);
   EXPECT_EQ(gate.verdict, Verdict::kVoid);
   ASSERT_FALSE(gate.reasons.empty());
 }
 TEST_P(CleanServer, ThatBeginsAnewIsVoid) {
   MockServer mock(script());
-  GatePlan plan = small_plan();
-  plan.progress = [&, lines = 0](const std::string&) mutable {
-    if (++lines == 2) mock.plant(MockFlaw::kCountersBack);
-  };
-  const ReceiptGate gate = run(GetParam(), mock, plan);
-  EXPECT_EQ(gate.verdict, Verdict::kVoid);
-  EXPECT_THAT(gate.reasons, Contains(HasSubstr("counters went back")));
+  expect_void_when_begun_anew(GetParam(), mock, small_plan());
 }
 INSTANTIATE_TEST_SUITE_P(All, CleanServer, ::testing::Values("gauntlet", "thinking", "needle", "soak"),
                          [](const auto& named) { return std::string(named.param); });
