@@ -79,11 +79,9 @@ struct Block {
 
 __device__ __forceinline__ int chunks_of(const Share& share) { return (share.end - share.begin + kUnits - 1) / kUnits; }
 
-// What the warp wrote and read before is done, for whoever waits for the barrier.
-__device__ __forceinline__ void arrive(uint32_t barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barrier);
-}
+// What this thread wrote and read before is done, for whoever waits for the barrier. Every thread arrives for itself: a
+// lane that arrives for its warp would do, but racecheck does not see what the other lanes hand on that way.
+constexpr int kWarpgroup = 128;
 
 // A warp of the last two warpgroups: a unit of every chunk from records to the tile. A chunk's records are on their way
 // while the one before is decoded: each group's registers take the next chunk's as soon as they are free.
@@ -242,7 +240,7 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const Block& b
       }
     }
     ptx::fence_async_proxy();
-    arrive(shared + Wide::kFull + stage * 8);
+    ptx::mbarrier_arrive(shared + Wide::kFull + stage * 8);
   }
 }
 
@@ -262,7 +260,7 @@ __device__ __forceinline__ void load_query(const AttentionParams& p, const Block
   ptx::copies_commit();
   ptx::copies_wait();
   ptx::fence_async_proxy();
-  arrive(shared + Layout<H>::kQueryReady);
+  ptx::mbarrier_arrive(shared + Layout<H>::kQueryReady);
 }
 
 // What is needed at the end.
@@ -375,7 +373,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
         shifts[head] = shift[0];
         shifts[head + 8] = shift[1];
       }
-      arrive(shared + Wide::kWeightsReady);
+      ptx::mbarrier_arrive(shared + Wide::kWeightsReady);
     } else {
       ptx::mbarrier_wait(shared + Wide::kFull + stage * 8, chunk / 2 % 2);
       ptx::mbarrier_wait(shared + Wide::kWeightsReady, chunk % 2);
@@ -388,7 +386,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
       }
       shift[0] = shifts[head];
       shift[1] = shifts[head + 8];
-      arrive(shared + Wide::kWeightsRead);
+      ptx::mbarrier_arrive(shared + Wide::kWeightsRead);
     }
     if (chunk > 0 && (shift[0] != 1 || shift[1] != 1)) {
 #pragma unroll
@@ -410,7 +408,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
-    arrive(shared + Wide::kEmpty + stage * 8);
+    ptx::mbarrier_arrive(shared + Wide::kEmpty + stage * 8);
   }
 
   // M and the sums of P to all blocks, sums of outputs to their owners.
@@ -478,12 +476,12 @@ __global__ void __launch_bounds__(kThreads, 1) wide_attention(const __grid_const
 
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < 2; ++stage) {
-      ptx::mbarrier_init(shared + Wide::kFull + stage * 8, kProducers);
-      ptx::mbarrier_init(shared + Wide::kEmpty + stage * 8, 8);
+      ptx::mbarrier_init(shared + Wide::kFull + stage * 8, 2 * kWarpgroup);
+      ptx::mbarrier_init(shared + Wide::kEmpty + stage * 8, 2 * kWarpgroup);
     }
-    ptx::mbarrier_init(shared + Wide::kQueryReady, 8);
-    ptx::mbarrier_init(shared + Wide::kWeightsReady, 4);
-    ptx::mbarrier_init(shared + Wide::kWeightsRead, 4);
+    ptx::mbarrier_init(shared + Wide::kQueryReady, 2 * kWarpgroup);
+    ptx::mbarrier_init(shared + Wide::kWeightsReady, kWarpgroup);
+    ptx::mbarrier_init(shared + Wide::kWeightsRead, kWarpgroup);
     ptx::mbarrier_init(shared + Wide::kSums, 1);
     ptx::mbarrier_expect(shared + Wide::kSums, (splits - 1) * ((items_end - first_item) * kItemBytes + H * 8));
   }
