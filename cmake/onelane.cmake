@@ -53,7 +53,7 @@ endfunction()
 # ONELANE_BUILD_ID: equal in a program and a plugin that fit. A hash of the headers that both are compiled with, so that
 # it changes when and only when they do.
 set(build_id_text "${PROJECT_VERSION}")
-foreach(header include/onelane/attention.h src/device/plugin_interface.h src/kernels/kernels.h src/numerics/records.h)
+foreach(header include/onelane/attention.h src/device/plugin_interface.h src/kernels/kernels.h src/numerics/records.h src/device/memory.h)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/${header}")
   file(SHA256 "${CMAKE_SOURCE_DIR}/${header}" header_hash)
   string(APPEND build_id_text " ${header_hash}")

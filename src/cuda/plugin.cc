@@ -7,6 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "cuda/kernels.h"
 #include "device/plugin_interface.h"
 
 namespace onelane::cuda {
@@ -83,6 +84,19 @@ int32_t probe(onelane_plugin_probe* probe) {
   }
 }
 
+void* make_kernels(int32_t device, char* reason) {
+  onelane_plugin_probe found;
+  probe(&found);
+  std::string why = found.reason;
+  if (why.empty() && (device < 0 || device >= found.gpu_count)) {
+    why = "there is no GPU " + std::to_string(device) + ": the driver sees " + std::to_string(found.gpu_count);
+  }
+  if (why.empty() && found.gpus[device].usable == 0) why = found.gpus[device].reason;
+  Kernels* kernels = why.empty() ? cuda::make_kernels(device, why) : nullptr;
+  write(reason, sizeof(found.reason), why);
+  return kernels;
+}
+
 constexpr onelane_plugin_table kTable = {
     .struct_size = sizeof(onelane_plugin_table),
     .version = ONELANE_PLUGIN_VERSION,
@@ -92,6 +106,7 @@ constexpr onelane_plugin_table kTable = {
     .attention_message = onelane_attention_message,
     .attention_describe = onelane_attention_describe_cuda,
     .attention_run = onelane_attention_run_cuda,
+    .make_kernels = make_kernels,
 };
 
 }  // namespace

@@ -12,9 +12,11 @@
 namespace onelane {
 namespace {
 
-constexpr size_t kAlignment = 64;
+Memory* host_buffers = nullptr;
 
 }  // namespace
+
+void set_host_buffers(Memory& memory) { host_buffers = &memory; }
 
 bool fences_on() {
   static const bool on = [] {
@@ -24,12 +26,24 @@ bool fences_on() {
   return on;
 }
 
+Buffer::Buffer(size_t bytes, Memory& memory) : size_(bytes) {
+  if (bytes == 0) return;
+  if (memory.on_host() && fences_on()) {
+    *this = Buffer(bytes, true);
+    return;
+  }
+  memory_ = &memory;
+  data_ = memory.allocate(bytes);
+  ONELANE_CHECK(data_ != nullptr, "out of memory");
+  zero();
+}
+
 Buffer::Buffer(size_t bytes, bool fenced) : size_(bytes) {
   if (bytes == 0) return;
   if (!fenced) {
-    void* memory = nullptr;
-    ONELANE_CHECK(::posix_memalign(&memory, kAlignment, bytes) == 0, "out of memory");
-    data_ = static_cast<std::byte*>(memory);
+    memory_ = host_buffers != nullptr ? host_buffers : &host_memory();
+    data_ = memory_->allocate(bytes);
+    ONELANE_CHECK(data_ != nullptr, "out of memory");
     zero();
     return;
   }
@@ -47,22 +61,23 @@ Buffer::Buffer(size_t bytes, bool fenced) : size_(bytes) {
 Buffer::~Buffer() {
   if (mapping_ != nullptr) {
     ::munmap(mapping_, mapping_size_);
-  } else {
-    std::free(data_);
+  } else if (data_ != nullptr) {
+    memory_->release(data_);
   }
 }
 
-void Buffer::zero() {
-  if (size_ > 0) std::memset(data_, 0, size_);
-}
+void Buffer::zero() { fill(0); }
 
-void Buffer::poison() {
-  if (size_ > 0) std::memset(data_, 0xff, size_);
+void Buffer::poison() { fill(0xff); }
+
+void Buffer::fill(int byte) {
+  if (size_ > 0) (memory_ != nullptr ? *memory_ : host_memory()).fill(data_, byte, size_);
 }
 
 void Buffer::swap(Buffer& other) {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(memory_, other.memory_);
   std::swap(mapping_, other.mapping_);
   std::swap(mapping_size_, other.mapping_size_);
 }

@@ -1,4 +1,4 @@
-// Buffer: memory for tensors, caches and scratch, aligned to 64 bytes.
+// Buffer: memory for tensors, caches and scratch, aligned to 64 bytes or better, on the host or on a device.
 //
 // With fences on (ONELANE_FENCE=1 in the environment), every buffer gets its own mapping whose last byte lies against
 // an unmapped page, and starts filled with 0xff (NaN as bf16, float and e4m3, -1 as an index). A read or write one
@@ -10,7 +10,13 @@
 #include <cstdint>
 #include <span>
 
+#include "device/memory.h"
+
 namespace onelane {
+
+// From here on buffers of the host are taken from `memory`, which the host can reach as well as somebody else: pinned
+// memory, for tests that give host buffers to a GPU's kernels. Not thread-safe; before the first buffer.
+void set_host_buffers(Memory& memory);
 
 // Whether the environment asks for fences; read once.
 bool fences_on();
@@ -21,6 +27,8 @@ class Buffer {
   // `bytes` may be 0. Contents: zeros, or 0xff when fenced; call zero() where zeros are meant. Dies (ONELANE_CHECK)
   // when the system has no memory left: sizes are planned and checked before anything is allocated.
   explicit Buffer(size_t bytes, bool fenced = fences_on());
+  // The same in `memory`, which must outlive it. Fences are the host's alone.
+  Buffer(size_t bytes, Memory& memory);
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept { return swap(other), *this; }
   Buffer(const Buffer&) = delete;
@@ -47,9 +55,11 @@ class Buffer {
   }
 
  private:
+  void fill(int byte);
   void swap(Buffer& other);
   std::byte* data_ = nullptr;
   size_t size_ = 0;
+  Memory* memory_ = nullptr;      // null: fenced, or empty
   std::byte* mapping_ = nullptr;  // fenced only
   size_t mapping_size_ = 0;
 };

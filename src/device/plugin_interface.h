@@ -1,5 +1,6 @@
-/* What the program and its CUDA plugin (libonelane_cuda.so) say to each other. C: no exceptions, no C++ types, no memory
- * that one side allocates and the other frees.
+/* What the program and its CUDA plugin (libonelane_cuda.so) say to each other. C: no exceptions, and no memory that one
+ * side allocates and the other frees. One C++ object crosses, a Kernels (kernels/kernels.h), whose header is part of the
+ * build id.
  *
  * The plugin exports one symbol, onelane_cuda_plugin. Its table lives as long as the process: a plugin is never
  * unloaded. The program reads `struct_size`, `version` and `build_id` first, and nothing else unless all three are its
@@ -16,7 +17,7 @@
 extern "C" {
 #endif
 
-#define ONELANE_PLUGIN_VERSION 1
+#define ONELANE_PLUGIN_VERSION 2
 #define ONELANE_PLUGIN_FILE "libonelane_cuda.so"
 #define ONELANE_PLUGIN_SYMBOL "onelane_cuda_plugin"
 #define ONELANE_PLUGIN_MAX_DEVICES 16
@@ -51,6 +52,10 @@ typedef struct {
   const char* (*attention_message)(void);
   int (*attention_describe)(onelane_attention_device* device);
   int (*attention_run)(const onelane_attention_plan* plan, const onelane_attention_args* args, void* stream);
+
+  /* The stages of the model on GPU number `device`: an onelane::Kernels, deleted by whoever gets it. Null with a sentence
+   * in `reason` (256 bytes) when it cannot be. */
+  void* (*make_kernels)(int32_t device, char* reason);
 } onelane_plugin_table;
 
 typedef const onelane_plugin_table* (*onelane_plugin_entry)(void);

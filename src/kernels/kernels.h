@@ -24,6 +24,8 @@
 #include <memory>
 #include <string_view>
 
+#include "base/result.h"
+#include "device/memory.h"
 #include "numerics/records.h"
 
 namespace onelane {
@@ -190,7 +192,7 @@ struct QkvArgs {
   const bf16* kv_norm = nullptr;  // [512]
   bool q_head_norm = false;
   float norm_eps = 0;
-  const RopeFrequencies* rope = nullptr;
+  const RopeFrequencies* rope = nullptr;  // on the host, as everywhere
   int heads = 0;
   bf16* qr = nullptr;  // out [rows, q_lora]
   bf16* q = nullptr;   // out [rows, heads, 512]
@@ -333,7 +335,7 @@ struct ExpertsArgs {
   const bf16* x = nullptr;  // [rows, dim]
   int dim = 0;
   int inter = 0;
-  const ExpertWeights* experts = nullptr;  // [expert count]
+  const ExpertWeights* experts = nullptr;  // [expert count], on the host
   int expert_count = 0;
   const int32_t* ids = nullptr;    // [rows, topk]
   const float* weights = nullptr;  // [rows, topk]
@@ -365,7 +367,7 @@ struct EngramArgs {
 struct HeadArgs {
   const bf16* stream = nullptr;  // [step rows, 4, dim]
   int dim = 0;
-  const int32_t* rows = nullptr;  // [count] which rows of the step
+  const int32_t* rows = nullptr;  // [count] which rows of the step; on the host
   int count = 0;
   const float* collapse_with = nullptr;  // [step rows, 4] or null
   MixWeights mix;
@@ -396,14 +398,26 @@ struct MarkovArgs {
   const bf16* hidden = nullptr;  // [dim]
   int dim = 0;
   int rank = 0;
-  float* logits = nullptr;  // in/out [vocab]
-  float* confidence_out = nullptr;
+  float* logits = nullptr;          // in/out [vocab]
+  float* confidence_out = nullptr;  // on the host
 };
+
+struct Plugin;  // device/plugin.h
 
 class Kernels {
  public:
   virtual ~Kernels() = default;
   virtual std::string_view name() const = 0;
+
+  // Where the arrays lie that the arguments of stages point to, but for what is said to be the host's.
+  virtual Memory& memory() { return host_memory(); }
+  // The host's, so that copies to and from memory() are fast, and in reach of the kernels besides.
+  virtual Memory& shared_memory() { return host_memory(); }
+  // The step whose stages follow, with all its arrays on the host: those of an implementation that keeps its own copy
+  // of them. Every stage of a step is called with the StepRows that begin() got.
+  virtual void begin(const StepRows& /*rows*/) {}
+  // Waits for everything that was asked for.
+  virtual void finish() {}
 
   virtual void embed(const StepRows& rows, const EmbedArgs& args) = 0;
   virtual void mix_streams(const StepRows& rows, const MixArgs& args) = 0;
@@ -425,6 +439,9 @@ class Kernels {
 
 // The oracle: plain loops, one thread, double accumulation, slow on purpose.
 std::unique_ptr<Kernels> make_reference_kernels();
+
+// The CUDA plugin's, on GPU number `device`. kUnsupported with the plugin's reason when it cannot run there.
+Result<std::unique_ptr<Kernels>> make_cuda_kernels(const Plugin& plugin, int device);
 
 // SIMD (Highway, chosen at run time) on a team of `threads` threads; 0 takes every processor.
 std::unique_ptr<Kernels> make_cpu_kernels(int threads);

@@ -99,18 +99,6 @@ struct Share {
   }
 };
 
-// Both do nothing in a kernel that was launched without programmatic dependence, and before Hopper.
-__device__ __forceinline__ void wait_for_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-  ptx::wait_for_previous_kernel();
-#endif
-}
-__device__ __forceinline__ void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  ptx::let_next_kernel_start();
-#endif
-}
-
 template <int H>
 __global__ void __launch_bounds__(kThreads, H == 8 ? 2 : 1) attend_part(const __grid_constant__ CombineParams c) {
   using At = Layout<H>;
@@ -131,7 +119,7 @@ __global__ void __launch_bounds__(kThreads, H == 8 ? 2 : 1) attend_part(const __
   const int row = work / (p.heads / H);
   const int first_head = work % (p.heads / H) * H;
 
-  wait_for_previous_kernel();
+  ptx::wait_for_previous_kernel();
 
   // The warp pair's dims of Q.
   const uint16_t* q = p.q + (static_cast<int64_t>(row) * p.heads + first_head) * kDim;
@@ -295,7 +283,7 @@ __global__ void __launch_bounds__(kThreads, H == 8 ? 2 : 1) attend_part(const __
     }
     // No barrier here: a warp's part of the tile is next written by itself, and the rest after the barriers above.
   }
-  let_next_kernel_start();
+  ptx::let_next_kernel_start();
 
   // A head's sums to the warp that has its M.
   ptx::copies_wait();  // of a share without units
@@ -345,7 +333,7 @@ __global__ void __launch_bounds__(kMergeThreads, 8) merge_parts(const __grid_con
   // attend_part is past it when this kernel starts.
   const float sink = load_sink(p, head);
   const Rotation rotation = load_rotation(p, row, dim);
-  wait_for_previous_kernel();
+  ptx::wait_for_previous_kernel();
 
   // A lane looks at parts lane, lane + 32, ...; past the first-level cache, which may be older than attend_part.
   const int64_t first = static_cast<int64_t>(row) * p.splits * p.heads + head;  // its part s: + s * heads
@@ -378,7 +366,7 @@ __global__ void __launch_bounds__(kMergeThreads, 8) merge_parts(const __grid_con
       sums.w += of_part.w * by;
     }
   }
-  let_next_kernel_start();
+  ptx::let_next_kernel_start();
   finish(p, row, head, dim, sums, most, warp_sum(total), sink, rotation);
 }
 

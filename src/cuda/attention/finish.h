@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/attention/cluster.h"
+#include "cuda/numerics.h"
 #include "cuda/ptx/memory.h"
 
 namespace onelane::cuda {
@@ -36,23 +37,6 @@ __device__ __forceinline__ Rotation load_rotation(const AttentionParams& p, int 
 
 __device__ __forceinline__ float load_sink(const AttentionParams& p, int head) {
   return p.sink == nullptr ? -INFINITY : __ldg(p.sink + head);
-}
-
-// To e4m3, to nearest even, saturating.
-__device__ __forceinline__ uint32_t encode_e4m3(float x) {
-  const uint32_t sign = __float_as_uint(x) >> 24 & 0x80;
-  if (isnan(x)) return sign | 0x7f;
-  const float magnitude = fminf(fabsf(x), 448.0f);
-  if (magnitude < 0x1p-6f) return sign | static_cast<uint32_t>(__float2int_rn(magnitude * 512));  // subnormals: 2^-9
-  const uint32_t bits = __float_as_uint(magnitude);
-  return sign | (((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120 << 3));
-}
-__device__ __forceinline__ uint32_t encode_two_e4m3(float low, float high) {
-#if __CUDA_ARCH__ >= 890
-  return ptx::pack_e4m3(low, high);
-#else
-  return encode_e4m3(low) | encode_e4m3(high) << 8;
-#endif
 }
 
 // Where an output value and the scale of its chunk go, in values and in bytes (onelane_attention_output; layout.h for
@@ -107,8 +91,8 @@ __device__ __forceinline__ void finish(const AttentionParams& p, int row, int he
   const uint32_t bits = __float_as_uint(__fdiv_rn(fmaxf(magnitude, 1e-4f), 448.0f));
   const uint32_t code = ((bits - 1) >> 23) + 1;
   const float to_codes = __uint_as_float((254 - code) << 23);
-  const uint32_t codes = encode_two_e4m3(value[0] * to_codes, value[1] * to_codes) |
-                         encode_two_e4m3(value[2] * to_codes, value[3] * to_codes) << 16;
+  const uint32_t codes =
+      pack_e4m3(value[0] * to_codes, value[1] * to_codes) | pack_e4m3(value[2] * to_codes, value[3] * to_codes) << 16;
   *reinterpret_cast<uint32_t*>(p.out + place.value) = codes;
   if (dim % 32 == 0) p.out_scales[place.scale] = static_cast<uint8_t>(code);
 }

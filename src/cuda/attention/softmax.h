@@ -2,6 +2,7 @@
 // that moving from one M to another is a shift of exponents (docs/attention.md).
 #pragma once
 
+#include "cuda/numerics.h"
 #include "cuda/ptx/memory.h"
 
 namespace onelane::cuda {
@@ -9,11 +10,6 @@ namespace onelane::cuda {
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, distance));
-  return x;
-}
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffff, x, distance);
   return x;
 }
 

@@ -1,5 +1,5 @@
 // Matrix products of a warp (compute capability 8.0 and up), one instruction a function: D[16, 8] += A[16, 16] B[16,
-// 8], bf16 in, float out. Lane 4 g + t holds
+// 8], bf16 or f16 in, float out. Lane 4 g + t holds
 //   A  rows g and g + 8, columns 2 t, + 1 and + 8, + 9:  a[(row half) + 2 (column half)], pairs along the row
 //   B  column g, rows 2 t, + 1 and + 8, + 9:             b[(row half)], pairs along the column
 //   D  rows g and g + 8, columns 2 t, + 1:               d[2 (row half) + (column)]
@@ -28,6 +28,14 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&v)[4], uint3
 __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The same of f16.
+__device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

@@ -1,0 +1,39 @@
+// Weights and quantised activations as operands of 16-bit float products, exactly: e4m3 fits f16, and e2m1 does when
+// taken 2^-14 times. Scales are powers of two and are applied to sums of one block, which is exact as well.
+#pragma once
+
+#include <cstdint>
+
+namespace onelane::cuda {
+
+// Four e4m3 bytes -> two pairs of f16, in order.
+__device__ __forceinline__ void e4m3_to_f16(uint32_t bytes, uint32_t (&out)[2]) {
+#if __CUDA_ARCH__ >= 890
+  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}\n"
+      : "=r"(out[0]), "=r"(out[1])
+      : "r"(bytes));
+#else
+  // Exponent and mantissa where those of an f16 are: the value times 2^-8.
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t pair = __byte_perm(bytes, 0, i == 0 ? 0x1404 : 0x3424);  // each in the upper byte of a half
+    const uint32_t small = (pair & 0x80008000u) | (pair >> 1 & 0x3f803f80u);
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(out[i]) : "r"(small), "r"(0x5c005c00u));
+  }
+#endif
+}
+
+// Eight e2m1 nibbles, the first in the lowest bits -> four pairs of f16 that are 2^-14 times the values, subnormals
+// included. Pair i is nibbles i and i + 4: an order of k, which the other operand must have as well.
+__device__ __forceinline__ void e2m1_to_f16(uint32_t nibbles, uint32_t (&out)[4]) {
+  // A nibble at bits 12 to 15: its sign is in place, its three other bits go down to where exponent and mantissa meet.
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t up = nibbles << (12 - 4 * i);
+    out[i] = (up & 0x80008000u) | ((up & 0x70007000u) >> 3);
+  }
+}
+inline constexpr float kE2m1Unit = 0x1p14f;  // what a product with one such operand is to be multiplied with
+
+}  // namespace onelane::cuda

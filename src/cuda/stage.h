@@ -1,0 +1,113 @@
+// What the stages' launchers share: the stream, the step on the device, scratch memory, the launch itself.
+//
+// Rules for every kernel behind a stage:
+// - It is launched with launch(), may start before the kernel ahead of it has ended, and so calls
+//   ptx::wait_for_previous_kernel() in every thread before it touches anything but weights, and before any return.
+// - What is launched depends on counts and shapes alone, never on positions, lengths or values, so that a captured
+// graph
+//   fits every step of its row count. Bounds that grow with a sequence are read on the device.
+// - The bits of a row's results depend on that row's inputs alone: not on the row count, the neighbours, or timing.
+// Sums
+//   are taken in an order fixed by the shape; no floating-point atomics.
+// - A row's NaN stays in that row.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <cuda_runtime.h>
+
+#include "cuda/ptx/memory.h"
+#include "kernels/kernels.h"
+
+namespace onelane::cuda {
+
+// Dies with the sentence: after a failed call the device is of no use to the process.
+void check(cudaError_t status, const char* what);
+
+// Scratch of a stage: memory from take() is the stage's until the next stage's first take(), which is safe because
+// kernels run one after the other. Grows while nothing is captured; a graph is captured after a step of its size has
+// run.
+class Workspace {
+ public:
+  explicit Workspace(cudaStream_t stream) : stream_(stream) {}
+  ~Workspace();
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  void reset();
+  template <class T>
+  T* take(size_t count) {
+    return reinterpret_cast<T*>(take_bytes(count * sizeof(T)));
+  }
+  size_t bytes() const { return size_; }
+
+ private:
+  std::byte* take_bytes(size_t bytes);
+  cudaStream_t stream_;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0, used_ = 0;
+  std::vector<std::byte*> outgrown_;
+};
+
+// Cosines and sines of the rows' positions, made once a step for each table of frequencies that is asked for.
+class RowAngles;
+
+struct Stage {
+  cudaStream_t stream = nullptr;
+  int processors = 0;  // multiprocessors
+  int arch = 0;        // 10 * major + minor
+  StepRows rows;       // its arrays on the device
+  Workspace* workspace = nullptr;
+  RowAngles* row_angles = nullptr;
+
+  // float [rows, 64]: 32 cosines, then 32 sines of a row's position.
+  const float* angles(const RopeFrequencies& rope) const;
+};
+
+// kernel<<<grid, block, shared_bytes>>>(args...) with programmatic dependent launch where the device has it.
+template <class... Params, class... Args>
+void launch(const Stage& stage, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+            Args&&... args) {
+  if (shared_bytes > 48 * 1024) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+          name);
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stage.stream;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = stage.arch >= 90 ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), name);
+}
+
+class RowAngles {
+ public:
+  RowAngles() = default;
+  ~RowAngles();
+  RowAngles(const RowAngles&) = delete;
+  RowAngles& operator=(const RowAngles&) = delete;
+
+  // A new step: what was made belongs to the one before.
+  void begin();
+  const float* get(const Stage& stage, const RopeFrequencies& rope);
+
+ private:
+  struct Table {
+    RopeFrequencies rope;
+    float* angles = nullptr;  // [capacity, 64]
+    int capacity = 0;
+    bool current = false;
+  };
+  std::vector<Table> tables_;
+};
+
+inline const float* Stage::angles(const RopeFrequencies& rope) const { return row_angles->get(*this, rope); }
+
+}  // namespace onelane::cuda

@@ -1,0 +1,40 @@
+// The stages of kernels.h on the device, one function each: they launch, and return before anything is done. Pointers
+// in the arguments are device pointers, but for those that kernels.h says are the host's.
+#pragma once
+
+#include "cuda/stage.h"
+
+namespace onelane::cuda {
+
+// streams/
+void embed(const Stage& stage, const EmbedArgs& args);
+void mix_streams(const Stage& stage, const MixArgs& args);
+void expand_streams(const Stage& stage, const ExpandArgs& args);
+void tap(const Stage& stage, const TapArgs& args);
+
+// linear/
+void project_qkv(const Stage& stage, const QkvArgs& args);
+void project_out(const Stage& stage, const ProjectOutArgs& args);
+void head(const Stage& stage, const HeadArgs& args, const int32_t* device_rows);  // args.rows on the device
+void main_input(const Stage& stage, const MainInputArgs& args);
+void markov(const Stage& stage, const MarkovArgs& args, float* device_confidence);  // null without confidence
+
+// index/
+void compress(const Stage& stage, const CompressArgs& args);
+void index(const Stage& stage, const IndexArgs& args);
+
+// attention/
+void attend(const Stage& stage, const AttendArgs& args);
+void commit(const Stage& stage, const CommitArgs& args);
+
+// moe/
+void route(const Stage& stage, const RouteArgs& args);
+// The experts' matrices as the device reads them.
+struct ExpertPointers {
+  const std::byte *w1, *w2, *w3;
+  const uint8_t *w1_scale, *w2_scale, *w3_scale;
+};
+void experts(const Stage& stage, const ExpertsArgs& args, const ExpertPointers* device_experts);
+void engram(const Stage& stage, const EngramArgs& args);
+
+}  // namespace onelane::cuda

@@ -1,0 +1,31 @@
+// Stages that are not there yet. This file goes before anything is merged.
+#include "base/check.h"
+#include "cuda/linear/multiply.h"
+#include "cuda/stages.h"
+
+namespace onelane::cuda {
+#define UNWRITTEN(name, ...) \
+  void name(const Stage&, __VA_ARGS__) { ONELANE_CHECK(false, #name " is not written yet"); }
+// streams/
+UNWRITTEN(embed, const EmbedArgs&)
+UNWRITTEN(mix_streams, const MixArgs&)
+UNWRITTEN(expand_streams, const ExpandArgs&)
+UNWRITTEN(tap, const TapArgs&)
+// linear/
+UNWRITTEN(multiply, std::initializer_list<Product>)
+UNWRITTEN(project_qkv, const QkvArgs&)
+UNWRITTEN(project_out, const ProjectOutArgs&)
+UNWRITTEN(head, const HeadArgs&, const int32_t*)
+UNWRITTEN(main_input, const MainInputArgs&)
+UNWRITTEN(markov, const MarkovArgs&, float*)
+// index/
+UNWRITTEN(compress, const CompressArgs&)
+UNWRITTEN(index, const IndexArgs&)
+// attention/
+UNWRITTEN(attend, const AttendArgs&)
+UNWRITTEN(commit, const CommitArgs&)
+// moe/
+UNWRITTEN(route, const RouteArgs&)
+UNWRITTEN(experts, const ExpertsArgs&, const ExpertPointers*)
+UNWRITTEN(engram, const EngramArgs&)
+}  // namespace onelane::cuda
