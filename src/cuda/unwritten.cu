@@ -6,11 +6,6 @@
 namespace onelane::cuda {
 #define UNWRITTEN(name, ...) \
   void name(const Stage&, __VA_ARGS__) { ONELANE_CHECK(false, #name " is not written yet"); }
-// streams/
-UNWRITTEN(embed, const EmbedArgs&)
-UNWRITTEN(mix_streams, const MixArgs&)
-UNWRITTEN(expand_streams, const ExpandArgs&)
-UNWRITTEN(tap, const TapArgs&)
 // linear/
 UNWRITTEN(multiply, std::initializer_list<Product>)
 UNWRITTEN(project_qkv, const QkvArgs&)
@@ -23,9 +18,6 @@ UNWRITTEN(compress, const CompressArgs&)
 UNWRITTEN(index, const IndexArgs&)
 // attention/
 UNWRITTEN(attend, const AttendArgs&)
-UNWRITTEN(commit, const CommitArgs&)
 // moe/
-UNWRITTEN(route, const RouteArgs&)
 UNWRITTEN(experts, const ExpertsArgs&, const ExpertPointers*)
-UNWRITTEN(engram, const EngramArgs&)
 }  // namespace onelane::cuda

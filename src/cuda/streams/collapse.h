@@ -19,16 +19,57 @@ __device__ __forceinline__ float block_sum(float x, float* partial) {
   return sum;
 }
 
-// round(sum_j w[j] X[j][d]) for the two dims 2 i, 2 i + 1 of a row's stream [4, dim].
-__device__ __forceinline__ float2 collapse_two(const bf16* stream, int dim, const float (&w)[kStreams], int i) {
+// round(sum_j w[j] X[j][d]) for the two dims that word x[j] of copy j holds.
+__device__ __forceinline__ float2 collapse_words(const uint32_t (&x)[kStreams], const float (&w)[kStreams]) {
   float2 sum = make_float2(0, 0);
 #pragma unroll
   for (int j = 0; j < kStreams; ++j) {
-    const float2 x = unpack_bf16(reinterpret_cast<const uint32_t*>(stream + static_cast<int64_t>(j) * dim)[i]);
-    sum.x += w[j] * x.x;
-    sum.y += w[j] * x.y;
+    const float2 two = unpack_bf16(x[j]);
+    sum.x += w[j] * two.x;
+    sum.y += w[j] * two.y;
   }
   return make_float2(round_bf16(sum.x), round_bf16(sum.y));
+}
+
+// The same for dims 2 i, 2 i + 1 of a row's stream [4, dim].
+__device__ __forceinline__ float2 collapse_two(const bf16* stream, int dim, const float (&w)[kStreams], int i) {
+  uint32_t x[kStreams];
+#pragma unroll
+  for (int j = 0; j < kStreams; ++j)
+    x[j] = reinterpret_cast<const uint32_t*>(stream + static_cast<int64_t>(j) * dim)[i];
+  return collapse_words(x, w);
+}
+
+// Eight neighbouring dims of each copy: a thread's part of a stream where the copies are read as whole words.
+struct EightDims {
+  uint4 copy[kStreams];
+};
+__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+__device__ __forceinline__ void words_of(const EightDims& dims, int i, uint32_t (&x)[kStreams]) {
+#pragma unroll
+  for (int j = 0; j < kStreams; ++j) x[j] = word_of(dims.copy[j], i);
+}
+// Past the first-level cache. Dims [8 i, 8 i + 8).
+__device__ __forceinline__ EightDims load_eight(const bf16* stream, int dim, int i) {
+  EightDims dims;
+#pragma unroll
+  for (int j = 0; j < kStreams; ++j) {
+    dims.copy[j] = __ldcg(reinterpret_cast<const uint4*>(stream + static_cast<int64_t>(j) * dim) + i);
+  }
+  return dims;
+}
+__device__ __forceinline__ uint4 collapse_eight(const EightDims& dims, const float (&w)[kStreams]) {
+  uint32_t out[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    uint32_t x[kStreams];
+    words_of(dims, i, x);
+    const float2 two = collapse_words(x, w);
+    out[i] = ptx::pack_bf16(two.x, two.y);
+  }
+  return make_uint4(out[0], out[1], out[2], out[3]);
 }
 
 }  // namespace onelane::cuda

@@ -1,0 +1,308 @@
+// mix_streams in two kernels, the second of which is there before the first has ended.
+//
+// mix_products: a block has 128 of the 4 * dim columns of fn and takes every row's stream across them. fn is float and
+// is taken apart into three bf16 that add up to it exactly, so that the products are those of bf16 matrices. A block
+// reads its part of fn once, before it waits for what it depends on.
+// mix_finish: a block a row. Its last warp makes the coefficients from the blocks' sums and walks the Sinkhorn
+// iterations, while the others collapse and normalise the row.
+#include <algorithm>
+
+#include "base/check.h"
+#include "cuda/stages.h"
+#include "cuda/streams/collapse.h"
+#include "cuda/streams/row_tiles.h"
+
+namespace onelane::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kSegment = kWarps * kTileColumns;  // columns of a block
+constexpr int kOutputTiles = kMixes / 8;
+constexpr int kSquares = kMixes;  // the sum of the squares, beside the products
+constexpr int kSums = 32;         // floats of a row's sums over a segment, padded to a line
+constexpr int kAtOnce = 8;        // segments that a warp asks for at once
+
+// The bf16 nearest to two floats, which keep the rest. Three times, and nothing is left of a float.
+__device__ __forceinline__ uint32_t take_bf16(float2& v) {
+  const uint32_t taken = ptx::pack_bf16(v.x, v.y);
+  const float2 value = unpack_bf16(taken);
+  v = make_float2(v.x - value.x, v.y - value.y);
+  return taken;
+}
+
+__device__ __forceinline__ float squares_of(const uint4& v) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 two = unpack_bf16(word_of(v, i));
+    sum += two.x * two.x;
+    sum += two.y * two.y;
+  }
+  sum += __shfl_xor_sync(0xffffffff, sum, 1);
+  sum += __shfl_xor_sync(0xffffffff, sum, 2);
+  return sum;
+}
+
+// partial [rows, segments, kSums]: 24 products and the squares of a row over one segment. Grid: segments, and over the
+// tiles of rows.
+__global__ __launch_bounds__(kWarps * 32) void mix_products(const bf16* stream, const float* fn, int width, int rows,
+                                                            float* partial) {
+  __shared__ __align__(16) float sums[2][kWarps * kTileRows * kSumStride];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int column = blockIdx.x * kSegment + warp * kTileColumns;
+
+  uint4 weights[kOutputTiles][3];  // smallest part first
+#pragma unroll
+  for (int n = 0; n < kOutputTiles; ++n) {
+    const auto* from =
+        reinterpret_cast<const float4*>(fn + static_cast<int64_t>(8 * n + lane / 4) * width + column + 8 * (lane % 4));
+    const float4 low = __ldcg(from), high = __ldcg(from + 1);  // in this order: before the wait
+    float2 rest[4] = {{low.x, low.y}, {low.z, low.w}, {high.x, high.y}, {high.z, high.w}};
+#pragma unroll
+    for (int part = 2; part >= 0; --part) {
+      weights[n][part].x = take_bf16(rest[0]);
+      weights[n][part].y = take_bf16(rest[1]);
+      weights[n][part].z = take_bf16(rest[2]);
+      weights[n][part].w = take_bf16(rest[3]);
+    }
+  }
+
+  ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();
+  const int step = gridDim.y * kTileRows;
+  int first_row = blockIdx.y * kTileRows;
+  RowTile next = load_row_tile(stream, width, first_row, rows, column, true, lane);
+  for (int buffer = 0; first_row < rows; first_row += step, buffer ^= 1) {
+    const RowTile x = next;
+    next = load_row_tile(stream, width, first_row + step, rows, column, true, lane);
+    float* mine = sums[buffer] + warp * kTileRows * kSumStride;
+#pragma unroll
+    for (int n = 0; n < kOutputTiles; ++n) {
+      float sum[4] = {};
+#pragma unroll
+      for (int part = 0; part < 3; ++part) multiply_row_tile(sum, x, weights[n][part]);
+      store_sums(mine, sum, 8 * n, lane);
+    }
+    const float low = squares_of(x.low), high = squares_of(x.high);
+    if (lane % 4 == 0) {
+      mine[lane / 4 * kSumStride + kSquares] = low;
+      mine[(lane / 4 + 8) * kSumStride + kSquares] = high;
+    }
+    // One barrier a tile: the buffer is written again only behind the next tile's.
+    __syncthreads();
+    const int row = threadIdx.x / 8, output = threadIdx.x % 8 * 4;
+    if (first_row + row < rows && output <= kSquares) {
+      const float4 total = add_sums<kWarps>(sums[buffer], row, output);
+      const int64_t at = (static_cast<int64_t>(first_row + row) * gridDim.x + blockIdx.x) * kSums + output;
+      *reinterpret_cast<float4*>(partial + at) = total;
+    }
+  }
+}
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// From the softmax of the rows, plus eps, to the doubly stochastic comb. The matrix stays as it is: what changes is
+// what its rows and columns are divided by,
+//   comb[j][k] = m[j][k] / (by_row[j] by_column[k]),
+// and dividing a row by its sum plus eps makes by_row[j] = sum_k m[j][k] / by_column[k] + eps by_row[j].
+__device__ __forceinline__ void sinkhorn(float (&m)[kStreams][kStreams], float eps, int iterations) {
+  float by_row[kStreams], by_column[kStreams], inverse[kStreams];
+#pragma unroll
+  for (int k = 0; k < kStreams; ++k) {
+    by_row[k] = 1;
+    by_column[k] = m[0][k] + m[1][k] + m[2][k] + m[3][k] + eps;
+  }
+  for (int i = 1; i < iterations; ++i) {
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k) inverse[k] = ptx::reciprocal(by_column[k]);
+#pragma unroll
+    for (int j = 0; j < kStreams; ++j) {
+      by_row[j] *= eps;
+#pragma unroll
+      for (int k = 0; k < kStreams; ++k) by_row[j] = fmaf(m[j][k], inverse[k], by_row[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < kStreams; ++j) inverse[j] = ptx::reciprocal(by_row[j]);
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k) {
+      by_column[k] *= eps;
+#pragma unroll
+      for (int j = 0; j < kStreams; ++j) by_column[k] = fmaf(m[j][k], inverse[j], by_column[k]);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kStreams; ++j) {
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k) m[j][k] *= ptx::reciprocal(by_row[j]) * ptx::reciprocal(by_column[k]);
+  }
+}
+
+struct FinishArgs {
+  const bf16* stream;
+  int dim;
+  const float* base;
+  const float* scale;
+  float norm_eps, mix_eps;
+  int iterations;
+  const float* collapse_with;
+  const bf16* norm;
+  float *pre, *post, *comb;
+  bf16* x;
+  const float* partial;
+  int segments;
+};
+
+// The row's sum of squares and its products with fn, a lane each, as coefficients before their sigmoids and softmax.
+__device__ __forceinline__ float coefficient(const FinishArgs& args, float sum, float scale, float base) {
+  const float mean = __shfl_sync(0xffffffff, sum, kSquares) / (kStreams * args.dim);
+  return sum / sqrtf(mean + args.norm_eps) * scale + base;
+}
+
+__device__ __forceinline__ void make_comb(const FinishArgs& args, float value, int lane, float4* to) {
+  float max = fmaxf(value, __shfl_xor_sync(0xffffffff, value, 1));
+  max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 2));
+  const float exponential = expf(value - max);
+  float sum = exponential + __shfl_xor_sync(0xffffffff, exponential, 1);
+  sum += __shfl_xor_sync(0xffffffff, sum, 2);
+  const float entry = exponential / sum + args.mix_eps;
+  float m[kStreams][kStreams];
+#pragma unroll
+  for (int i = 0; i < kStreams * kStreams; ++i) {
+    m[i / kStreams][i % kStreams] = __shfl_sync(0xffffffff, entry, 2 * kStreams + i);
+  }
+  sinkhorn(m, args.mix_eps, args.iterations);  // in every lane: one alone would be no faster
+#pragma unroll
+  for (int j = 0; j < kStreams; ++j) {
+    if (lane == j) to[j] = make_float4(m[j][0], m[j][1], m[j][2], m[j][3]);
+  }
+}
+
+// Shared memory: bf16 [dim], the collapsed row.
+__global__ __launch_bounds__(1024) void mix_finish(FinishArgs args) {
+  extern __shared__ uint4 held[];
+  __shared__ float sums[32][32], squares[32], own_pre[kStreams];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int workers = blockDim.x - 32, eights = args.dim / 8;
+  const int thread = threadIdx.x;
+  const bool works = thread < workers;
+  const int64_t row = blockIdx.x;
+  const bf16* stream = args.stream + row * kStreams * args.dim;
+  const auto* norms = reinterpret_cast<const uint4*>(args.norm);
+
+  // Weights, and what is not the work of mix_products: that lets this kernel start when it has itself waited for it.
+  EightDims dims = {};
+  uint4 norm = {};
+  float4 given = {};
+  float scale = 0, base = 0;
+  if (works && thread < eights) {
+    dims = load_eight(stream, args.dim, thread);
+    norm = __ldcg(norms + thread);
+  }
+  if (works && args.collapse_with != nullptr) given = __ldcg(reinterpret_cast<const float4*>(args.collapse_with) + row);
+  if (!works && lane < kMixes) {
+    scale = __ldcg(args.scale + min(lane / kStreams, 2));  // pre, post, comb
+    base = __ldcg(args.base + lane);
+  }
+  ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();
+
+  const float* partial = args.partial + row * args.segments * kSums + lane;
+  float sum = 0;
+  for (int first = warp; first < args.segments; first += kAtOnce * warps) {
+    float part[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int segment = first + i * warps;
+      part[i] = lane <= kSquares && segment < args.segments ? __ldcg(partial + segment * kSums) : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) sum += part[i];
+  }
+  sums[warp][lane] = sum;
+  __syncthreads();
+  float value = 0;
+  if (!works) {
+    sum = 0;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) sum += i < warps ? sums[i][lane] : 0.0f;
+    value = coefficient(args, sum, scale, base);
+    if (lane < kStreams) own_pre[lane] = sigmoid(value) + args.mix_eps;
+  }
+  __syncthreads();
+  if (!works) {
+    if (lane < kStreams) args.pre[row * kStreams + lane] = own_pre[lane];
+    if (lane / kStreams == 1) args.post[row * kStreams + lane - kStreams] = 2 * sigmoid(value);
+    make_comb(args, value, lane, reinterpret_cast<float4*>(args.comb) + row * kStreams);
+    return;
+  }
+
+  float w[kStreams] = {given.x, given.y, given.z, given.w};
+  if (args.collapse_with == nullptr) {
+#pragma unroll
+    for (int j = 0; j < kStreams; ++j) w[j] = own_pre[j];
+  }
+  float square = 0;
+  for (int i = thread; i < eights; i += workers) {
+    const uint4 x = collapse_eight(dims, w);
+    held[i] = x;
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      const float2 two = unpack_bf16(word_of(x, word));
+      square += two.x * two.x;
+      square += two.y * two.y;
+    }
+    if (i + workers < eights) dims = load_eight(stream, args.dim, i + workers);
+  }
+  square = warp_sum(square);
+  if (lane == 0) squares[warp] = square;
+  ptx::named_barrier(1, workers);
+  square = warp_sum(lane < warps - 1 ? squares[lane] : 0.0f);
+  const float inverse = 1.0f / sqrtf(square / args.dim + args.norm_eps);
+  for (int i = thread; i < eights; i += workers) {
+    const uint4 x = held[i];
+    uint32_t out[4];
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      const float2 two = unpack_bf16(word_of(x, word)), weight = unpack_bf16(word_of(norm, word));
+      out[word] = ptx::pack_bf16(weight.x * (two.x * inverse), weight.y * (two.y * inverse));
+    }
+    reinterpret_cast<uint4*>(args.x + row * args.dim)[i] = make_uint4(out[0], out[1], out[2], out[3]);
+    if (i + workers < eights) norm = __ldcg(norms + i + workers);
+  }
+}
+
+}  // namespace
+
+void mix_streams(const Stage& stage, const MixArgs& args) {
+  ONELANE_CHECK(args.dim % kTileColumns == 0, "a model's width is whole blocks of 32");
+  const int width = kStreams * args.dim, rows = stage.rows.count;
+  const int segments = width / kSegment;
+  float* partial = stage.workspace->take<float>(static_cast<size_t>(rows) * segments * kSums);
+
+  // With many rows a block keeps its part of fn for several tiles: as many blocks as are there at once.
+  const int tiles = (rows + kTileRows - 1) / kTileRows;
+  const int across = std::min(tiles, std::max(1, 4 * stage.processors / segments));
+  launch(stage, "mix_products", mix_products, dim3(segments, across), dim3(kWarps * 32), 0, args.stream,
+         args.weights.fn, width, rows, partial);
+
+  const FinishArgs finish = {.stream = args.stream,
+                             .dim = args.dim,
+                             .base = args.weights.base,
+                             .scale = args.weights.scale,
+                             .norm_eps = args.norm_eps,
+                             .mix_eps = args.mix_eps,
+                             .iterations = args.iterations,
+                             .collapse_with = args.collapse_with,
+                             .norm = args.norm,
+                             .pre = args.pre,
+                             .post = args.post,
+                             .comb = args.comb,
+                             .x = args.x,
+                             .partial = partial,
+                             .segments = segments};
+  constexpr int kMostWorkers = 31 * 32;
+  const int workers = std::min(kMostWorkers, (args.dim / 8 + 31) / 32 * 32);
+  launch(stage, "mix_finish", mix_finish, dim3(rows), dim3(workers + 32), sizeof(bf16) * args.dim, finish);
+}
+
+}  // namespace onelane::cuda
