@@ -1,18 +1,24 @@
 #include "cache/slot_state.h"
 
-#include <cstring>
-
 #include "base/check.h"
 
 namespace onelane {
 namespace {
 
-void copy(std::span<std::byte> to, std::span<const std::byte> from) {
+void copy(const KvStore& store, std::span<std::byte> to, std::span<const std::byte> from) {
   ONELANE_CHECK(to.size() == from.size(), "a page or slot state of another model");
-  if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
+  if (!from.empty()) store.memory().copy(to.data(), from.data(), from.size());
 }
 
 }  // namespace
+
+Blob save_page(KvStore& store, int page) {
+  Blob blob(store.page_bytes());
+  copy(store, blob.bytes(), store.page(page));
+  return blob;
+}
+
+void load_page(KvStore& store, int page, std::span<const std::byte> bytes) { copy(store, store.page(page), bytes); }
 
 size_t slot_state_bytes(const KvStore& store) {
   size_t total = 0;
@@ -23,7 +29,7 @@ size_t slot_state_bytes(const KvStore& store) {
 void save_slot(const KvStore& store, int slot, std::span<std::byte> out) {
   ONELANE_CHECK(out.size() == slot_state_bytes(store), "a slot state has slot_state_bytes() bytes");
   for (const auto part : store.slot_parts(slot)) {
-    copy(out.first(part.size()), part);
+    copy(store, out.first(part.size()), part);
     out = out.subspan(part.size());
   }
 }
@@ -31,7 +37,7 @@ void save_slot(const KvStore& store, int slot, std::span<std::byte> out) {
 void load_slot(KvStore& store, int slot, std::span<const std::byte> state) {
   ONELANE_CHECK(state.size() == slot_state_bytes(store), "the slot state of another model");
   for (const auto part : store.slot_parts(slot)) {
-    copy(part, state.first(part.size()));
+    copy(store, part, state.first(part.size()));
     state = state.subspan(part.size());
   }
 }
@@ -42,7 +48,7 @@ SpilledSequence::SpilledSequence(KvStore& store, int slot, std::span<const int> 
   bytes_ = state_.size();
   pages_.reserve(pages.size());
   for (const int page : pages) {
-    pages_.push_back(copy_to_blob(store.page(page)));
+    pages_.push_back(save_page(store, page));
     bytes_ += store.page_bytes();
   }
 }
@@ -50,7 +56,7 @@ SpilledSequence::SpilledSequence(KvStore& store, int slot, std::span<const int> 
 void SpilledSequence::restore(KvStore& store, int slot, std::span<const int> pages) const {
   ONELANE_CHECK(pages.size() == pages_.size(), "a sequence comes back with as many pages as it left with");
   load_slot(store, slot, state_.bytes());
-  for (size_t i = 0; i < pages.size(); ++i) copy(store.page(pages[i]), pages_[i].bytes());
+  for (size_t i = 0; i < pages.size(); ++i) load_page(store, pages[i], pages_[i].bytes());
 }
 
 }  // namespace onelane

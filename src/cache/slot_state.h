@@ -13,6 +13,10 @@
 
 namespace onelane {
 
+// One page, to host memory and back.
+Blob save_page(KvStore& store, int page);
+void load_page(KvStore& store, int page, std::span<const std::byte> bytes);
+
 // Bytes of one slot's state: window rings, draft rings, compressor and index states.
 size_t slot_state_bytes(const KvStore& store);
 // `out` and `state` hold slot_state_bytes(store) bytes.

@@ -98,7 +98,7 @@ bool PrefixCache::Tiers::load_page(CachedBlob& page) {
     move_to_host(page);
     return false;
   }
-  std::ranges::copy(bytes->bytes(), store_.page(*number).begin());
+  onelane::load_page(store_, *number, bytes->bytes());
   page.page = *number;
   pages_.add(page, Place::kFast);
   ++restored_pages_;
@@ -200,7 +200,7 @@ void PrefixCache::Tiers::evict_page(CachedBlob& page) {
   pages_.remove(page);
   const int number = std::exchange(page.page, -1);
   if (options_.host_bytes >= static_cast<int64_t>(store_.page_bytes())) {
-    page.bytes = copy_to_blob(store_.page(number));
+    page.bytes = save_page(store_, number);
     move_to_host(page);
   } else {
     if_gone(page);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <ranges>
 
+#include "cache/slot_state.h"
 #include "cache/tiers.h"
 
 namespace onelane {
@@ -90,8 +91,9 @@ void PrefixCache::Tiers::write_behind(Path path) {
   const auto write = [&](CachedBlob& blob) {
     if (blob.on_disk) return true;
     if (!blob.in_memory()) return false;
-    const auto bytes = blob.page >= 0 ? store_.page(blob.page) : blob.bytes.bytes();
-    return blob.on_disk = disk_->put(header_of(blob, tree_.root(), bytes.size()), copy_to_blob(bytes));
+    Blob bytes = blob.page >= 0 ? save_page(store_, blob.page) : copy_to_blob(blob.bytes.bytes());
+    const BlobHeader header = header_of(blob, tree_.root(), bytes.size());
+    return blob.on_disk = disk_->put(header, std::move(bytes));
   };
   if (std::ranges::all_of(path, [&](PrefixNode* node) { return write(node->page); })) write(path.back()->checkpoint);
 }

@@ -1,13 +1,41 @@
 #include "cli/runtime.h"
 
+#include <charconv>
 #include <cstdio>
 
 #include <unistd.h>
 
 #include "base/format.h"
+#include "device/plugin.h"
 #include "text/compressed_token_map.h"
 
 namespace onelane {
+namespace {
+
+Result<std::unique_ptr<Kernels>> make_kernels(const RuntimeOptions& options) {
+  constexpr std::string_view kCuda = "cuda";
+  const std::string& backend = options.backend;
+  if (backend == "cpu") return make_cpu_kernels(options.threads);
+  if (backend == "reference") return make_reference_kernels();
+  int device = 0;
+  bool known = backend == kCuda;
+  if (backend.starts_with("cuda:")) {
+    const char* end = backend.data() + backend.size();
+    const auto [stop, failed] = std::from_chars(backend.data() + kCuda.size() + 1, end, device);
+    known = failed == std::errc() && stop == end && device >= 0;
+  }
+  if (!known) {
+    return Error{ErrorCode::kInvalidArgument,
+                 format("--backend must be cpu, cuda, cuda:N (GPU number N) or reference, not '{}'", backend)};
+  }
+  const auto plugin = load_plugin(plugin_folders());
+  if (!plugin) return Error{plugin.error().code, format("--backend {}: {}", backend, plugin.error().message)};
+  auto kernels = make_cuda_kernels(*plugin, device);
+  if (!kernels) return std::move(kernels).error().in("--backend " + backend);
+  return kernels;
+}
+
+}  // namespace
 
 Result<std::vector<int32_t>> Runtime::encode(std::string_view text, bool bos) const {
   ONELANE_ASSIGN(std::vector<int32_t> ids, tokenizer.encode(text));
@@ -17,20 +45,16 @@ Result<std::vector<int32_t>> Runtime::encode(std::string_view text, bool bos) co
 }
 
 Result<Runtime> load_runtime(const RuntimeOptions& options) {
-  if (options.backend != "cpu" && options.backend != "reference") {
-    return Error{ErrorCode::kInvalidArgument, format("--backend must be cpu or reference, not '{}'", options.backend)};
-  }
+  ONELANE_ASSIGN(std::unique_ptr<Kernels> kernels, make_kernels(options));
   ONELANE_ASSIGN(Tokenizer tokenizer, Tokenizer::load(options.dir + "/tokenizer.json"));
   ONELANE_ASSIGN(CompressedTokenMap map, compressed_token_map(tokenizer));
-  ONELANE_ASSIGN(std::unique_ptr<Model> model, Model::load(options.dir, std::move(map.number)));
+  ONELANE_ASSIGN(std::unique_ptr<Model> model, Model::load(options.dir, std::move(map.number), kernels.get()));
   if (tokenizer.size() > model->spec.vocab) {
     return Error{ErrorCode::kCorrupt, format("{}: tokenizer.json has {} tokens, config.json a vocab_size of {}",
                                              options.dir, tokenizer.size(), model->spec.vocab)};
   }
   const PromptFormat& prompt_format = model->spec.generation == Generation::kV4 ? kPromptFormatV4 : kPromptFormatV41;
-  return Runtime{std::move(tokenizer), std::move(model),
-                 options.backend == "cpu" ? make_cpu_kernels(options.threads) : make_reference_kernels(),
-                 &prompt_format};
+  return Runtime{std::move(tokenizer), std::move(kernels), std::move(model), &prompt_format};
 }
 
 Session::Progress progress_line(const std::string& what) {

@@ -15,14 +15,14 @@ namespace onelane {
 
 struct RuntimeOptions {
   std::string dir;              // model directory: config.json, model.safetensors, tokenizer.json
-  std::string backend = "cpu";  // "cpu" or "reference"
+  std::string backend = "cpu";  // "cpu", "cuda", "cuda:N" or "reference"
   int threads = 0;              // of the cpu backend; 0: every processor
 };
 
 struct Runtime {
   Tokenizer tokenizer;
+  std::unique_ptr<Kernels> kernels;  // outlives the model, whose weights may lie in its memory
   std::unique_ptr<Model> model;
-  std::unique_ptr<Kernels> kernels;
   const PromptFormat* format = nullptr;
 
   // `text` as token ids; BOS is put in front when the text does not begin with it and `bos` asks for it.

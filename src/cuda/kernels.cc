@@ -33,6 +33,10 @@ class DeviceMemory final : public Memory {
   void fill(void* to, int byte, size_t bytes) override {
     check(cudaMemsetAsync(to, byte, bytes, stream_), "cudaMemsetAsync");
   }
+  int64_t available() const override {
+    size_t free = 0, total = 0;
+    return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<int64_t>(free) : -1;
+  }
   bool on_host() const override { return false; }
 
  private:
@@ -51,6 +55,7 @@ class SharedMemory final : public Memory {
   void release(std::byte* data) override { cudaFreeHost(data); }
   void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void fill(void* to, int byte, size_t bytes) override { std::memset(to, byte, bytes); }
+  int64_t available() const override { return -1; }
   bool on_host() const override { return true; }
 };
 

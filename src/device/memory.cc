@@ -16,6 +16,7 @@ class HostMemory final : public Memory {
   void release(std::byte* data) override { std::free(data); }
   void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void fill(void* to, int byte, size_t bytes) override { std::memset(to, byte, bytes); }
+  int64_t available() const override { return -1; }
   bool on_host() const override { return true; }
 };
 

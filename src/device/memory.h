@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace onelane {
 
@@ -18,6 +19,8 @@ class Memory {
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
   // `to` lies here.
   virtual void fill(void* to, int byte, size_t bytes) = 0;
+  // Bytes that could be allocated now; -1: not known.
+  virtual int64_t available() const = 0;
   // Whether the host may follow pointers into it.
   virtual bool on_host() const = 0;
 };

@@ -1,6 +1,6 @@
 /* What the program and its CUDA plugin (libonelane_cuda.so) say to each other. C: no exceptions, and no memory that one
- * side allocates and the other frees. One C++ object crosses, a Kernels (kernels/kernels.h), whose header is part of the
- * build id.
+ * side allocates and the other frees. One C++ object crosses, a Kernels (kernels/kernels.h), whose header is part of
+ * the build id.
  *
  * The plugin exports one symbol, onelane_cuda_plugin. Its table lives as long as the process: a plugin is never
  * unloaded. The program reads `struct_size`, `version` and `build_id` first, and nothing else unless all three are its
@@ -8,10 +8,9 @@
  */
 #pragma once
 
+#include <onelane/attention.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include <onelane/attention.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,25 +23,25 @@ extern "C" {
 
 typedef struct {
   char name[128];
-  int32_t arch;             /* 10 * major + minor of the compute capability */
-  int32_t processors;       /* multiprocessors */
+  int32_t arch;       /* 10 * major + minor of the compute capability */
+  int32_t processors; /* multiprocessors */
   int64_t memory_bytes;
-  int32_t usable;           /* whether this build has code for it */
-  char reason[256];         /* if not usable: why, as a sentence */
+  int32_t usable;   /* whether this build has code for it */
+  char reason[256]; /* if not usable: why, as a sentence */
 } onelane_plugin_gpu;
 
 typedef struct {
-  int32_t runtime_version;  /* of the CUDA runtime inside, as CUDA writes it: 13000 is 13.0 */
-  int32_t driver_version;   /* the newest CUDA that the driver speaks; 0: no driver */
+  int32_t runtime_version; /* of the CUDA runtime inside, as CUDA writes it: 13000 is 13.0 */
+  int32_t driver_version;  /* the newest CUDA that the driver speaks; 0: no driver */
   int32_t gpu_count;
   onelane_plugin_gpu gpus[ONELANE_PLUGIN_MAX_DEVICES];
-  char reason[256];         /* if no GPU is usable: why, as a sentence; else empty */
+  char reason[256]; /* if no GPU is usable: why, as a sentence; else empty */
 } onelane_plugin_probe;
 
 typedef struct {
-  int32_t struct_size;      /* of this struct */
-  int32_t version;          /* ONELANE_PLUGIN_VERSION */
-  const char* build_id;     /* of the build it belongs to */
+  int32_t struct_size;       /* of this struct */
+  int32_t version;           /* ONELANE_PLUGIN_VERSION */
+  const char* build_id;      /* of the build it belongs to */
   const char* architectures; /* what it is compiled for: "90a 120a" */
 
   /* What there is to run on. Returns the number of usable GPUs. */
@@ -53,8 +52,8 @@ typedef struct {
   int (*attention_describe)(onelane_attention_device* device);
   int (*attention_run)(const onelane_attention_plan* plan, const onelane_attention_args* args, void* stream);
 
-  /* The stages of the model on GPU number `device`: an onelane::Kernels, deleted by whoever gets it. Null with a sentence
-   * in `reason` (256 bytes) when it cannot be. */
+  /* The stages of the model on GPU number `device`: an onelane::Kernels, deleted by whoever gets it. Null with a
+   * sentence in `reason` (256 bytes) when it cannot be. */
   void* (*make_kernels)(int32_t device, char* reason);
 } onelane_plugin_table;
 

@@ -42,8 +42,10 @@ void warn_of_depth(const Model& model, const DraftSchedule& schedule, int max_se
 
 Result<std::unique_ptr<Engine>> Engine::create(const Model& model, Kernels& kernels, const EngineOptions& options) {
   ONELANE_ASSIGN(const EngineSizes sizes, plan_sizes(model, options));
-  const auto plan = plan_memory(model, options, sizes, workspace_bytes(model, kernels, sizes));
+  const bool device = !kernels.memory().on_host();
+  const auto plan = plan_memory(model, options, sizes, workspace_bytes(model, kernels, sizes), device);
   ONELANE_TRY(check_memory(plan, available_memory()));
+  if (device) ONELANE_TRY(check_memory(plan, kernels.memory().available(), true));
   warn_of_depth(model, options.draft_schedule, options.max_sequences);
   auto loop = std::make_unique<Loop>(model, kernels, options, sizes);
   loop->plan = plan;

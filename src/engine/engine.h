@@ -42,7 +42,8 @@ struct EngineOptions {
 struct PlannedBytes {
   std::string what;
   int64_t bytes = 0;
-  bool at_once = true;  // allocated by create(); otherwise mapped, or taken as it is needed, up to so much
+  bool at_once = true;     // allocated by create(); otherwise mapped, or taken as it is needed, up to so much
+  bool on_device = false;  // of the kernels, when that is not the host's
 };
 
 struct EngineStats {

@@ -27,12 +27,15 @@ Engine::Loop::Loop(const Model& model, Kernels& kernels, const EngineOptions& op
       options_(options),
       sizes_(sizes),
       block_(model.has_drafter() && options.draft_schedule.text() != "0" ? model.spec.dspark.block_size : 0),
-      residency_(model.spec, {.slots = sizes.max_sequences,
-                              .pages = sizes.pages,
-                              .pages_per_slot = sizes.pages_per_slot,
-                              .keep_boundaries = sizes.keep_boundaries}),
-      forward_(model, kernels, residency_.store(), sizes.step_rows),
-      logits_buffer_(static_cast<size_t>(sizes.logit_rows) * static_cast<size_t>(model.spec.vocab) * sizeof(float)) {
+      residency_(model.spec,
+                 {.slots = sizes.max_sequences,
+                  .pages = sizes.pages,
+                  .pages_per_slot = sizes.pages_per_slot,
+                  .keep_boundaries = sizes.keep_boundaries},
+                 kernels.memory()),
+      forward_(model, kernels, residency_.store(), sizes.step_rows, sizes.logit_rows),
+      logits_buffer_(static_cast<size_t>(sizes.logit_rows) * static_cast<size_t>(model.spec.vocab) * sizeof(float),
+                     kernels.shared_memory()) {
   counters_.pages = sizes.pages;
   published_ = counters_;
 }
@@ -66,7 +69,7 @@ void Engine::Loop::start() {
 }
 
 int64_t Engine::Loop::bytes() const {
-  return static_cast<int64_t>(residency_.bytes() + forward_.bytes() + logits_buffer_.size());
+  return static_cast<int64_t>(residency_.bytes() + forward_.bytes() + forward_.logit_bytes() + logits_buffer_.size());
 }
 
 // -- other threads ---------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kShortContext = 4096;  // tokens that every sequence has pages for by default
 constexpr std::string_view kMapped = "weights (mapped from the checkpoint)";
+constexpr std::string_view kLoaded = "weights";
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
 
@@ -87,16 +88,18 @@ Result<EngineSizes> plan_sizes(const Model& model, const EngineOptions& options)
 }
 
 std::vector<PlannedBytes> plan_memory(const Model& model, const EngineOptions& options, const EngineSizes& sizes,
-                                      int64_t workspace_bytes) {
+                                      int64_t workspace_bytes, bool device) {
   const int64_t slots = sizes.max_sequences;
+  const int64_t logits = int64_t{sizes.logit_rows} * model.spec.vocab * static_cast<int64_t>(sizeof(float));
   std::vector<PlannedBytes> plan = {
-      {std::string(kMapped), footprint(model.spec, {}).weights.bytes, false},
-      {"KV pages (kv_bytes)", sizes.pages * sizes.page_bytes},
-      {"rings and states (max_sequences)", slots * sizes.slot_bytes},
-      {"workspace of a step (step_rows)", workspace_bytes},
-      {"logits (max_sequences)", int64_t{sizes.logit_rows} * model.spec.vocab * static_cast<int64_t>(sizeof(float))},
+      {std::string(device ? kLoaded : kMapped), footprint(model.spec, {}).weights.bytes, false, device},
+      {"KV pages (kv_bytes)", sizes.pages * sizes.page_bytes, true, device},
+      {"rings and states (max_sequences)", slots * sizes.slot_bytes, true, device},
+      {"workspace of a step (step_rows)", workspace_bytes, true, device},
+      {"logits (max_sequences)", logits},
       {"page table (max_model_len)", slots * sizes.pages_per_slot * static_cast<int64_t>(sizeof(int32_t))},
   };
+  if (device) plan.push_back({"logits (max_sequences)", logits, true, true});
   if (options.prefix_cache) {
     plan.push_back({"states at page boundaries (max_sequences)", slots * sizes.slot_bytes});
     plan.push_back({"checkpoints (checkpoint_bytes)",
@@ -135,18 +138,20 @@ std::string bytes_text(int64_t bytes) {
   return unit == 0 ? format("{} B", bytes) : format("{:.1f} {}", value, units[unit]);
 }
 
-Result<void> check_memory(const std::vector<PlannedBytes>& plan, int64_t available) {
+Result<void> check_memory(const std::vector<PlannedBytes>& plan, int64_t available, bool on_device) {
   int64_t total = 0;
   const PlannedBytes* largest = nullptr;
   for (const PlannedBytes& line : plan) {
-    if (line.what == kMapped) continue;
+    if (line.what == kMapped || line.what == kLoaded || line.on_device != on_device) continue;
     total += line.bytes;
     if (largest == nullptr || line.bytes > largest->bytes) largest = &line;
   }
   if (available < 0 || total <= available || largest == nullptr) return {};
-  return Error{ErrorCode::kResourceExhausted,
-               format("{} are needed and {} are available; the largest part is {} for {}: lower the option in brackets",
-                      bytes_text(total), bytes_text(available), bytes_text(largest->bytes), largest->what)};
+  return Error{
+      ErrorCode::kResourceExhausted,
+      format("{} are needed{} and {} are available; the largest part is {} for {}: lower the option in brackets",
+             bytes_text(total), on_device ? " on the device" : "", bytes_text(available), bytes_text(largest->bytes),
+             largest->what)};
 }
 
 }  // namespace onelane

@@ -32,16 +32,17 @@ inline constexpr int kScoreRows = 32;
 // Errors name the option and what would be right.
 Result<EngineSizes> plan_sizes(const Model& model, const EngineOptions& options);
 
-// Every byte by what it is for. `workspace_bytes`: of the forward pass.
+// Every byte by what it is for. `workspace_bytes`: of the forward pass. `device`: it has memory of its own.
 std::vector<PlannedBytes> plan_memory(const Model& model, const EngineOptions& options, const EngineSizes& sizes,
-                                      int64_t workspace_bytes);
+                                      int64_t workspace_bytes, bool device = false);
 
 // Bytes that can be allocated now: MemAvailable of /proc/meminfo, or what the control group leaves, if that is less;
 // -1 when unknown.
 int64_t available_memory();
 
-// An error naming the options to lower when the plan (without what is mapped) needs more than `available`; -1: unknown.
-Result<void> check_memory(const std::vector<PlannedBytes>& plan, int64_t available);
+// An error naming the options to lower when the plan's part on the host, or on the device, needs more than `available`;
+// -1: unknown. Without the weights: those of the host are mapped, those of a device have been loaded by now.
+Result<void> check_memory(const std::vector<PlannedBytes>& plan, int64_t available, bool on_device = false);
 
 // "1.5 GiB".
 std::string bytes_text(int64_t bytes);

@@ -4,8 +4,8 @@
 
 namespace onelane {
 
-Residency::Residency(const ModelSpec& spec, const Sizes& sizes)
-    : store_(spec, sizes.slots, sizes.pages),
+Residency::Residency(const ModelSpec& spec, const Sizes& sizes, Memory& memory)
+    : store_(spec, sizes.slots, sizes.pages, memory),
       pool_(sizes.pages),
       pages_per_slot_(sizes.pages_per_slot),
       page_table_(static_cast<size_t>(sizes.slots) * static_cast<size_t>(sizes.pages_per_slot)),

@@ -23,7 +23,7 @@ class Residency {
     int pages_per_slot = 0;        // of the longest sequence
     bool keep_boundaries = false;  // room for one slot state per slot: what finish() checkpoints
   };
-  Residency(const ModelSpec& spec, const Sizes& sizes);
+  Residency(const ModelSpec& spec, const Sizes& sizes, Memory& memory = host_memory());
 
   KvStore& store() { return store_; }
   PagePool& pool() { return pool_; }

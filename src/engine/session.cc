@@ -31,7 +31,7 @@ Session::Session(const Model& model, Kernels& kernels, const SessionOptions& opt
       max_tokens_(max_tokens),
       chunk_(std::max(options.chunk, model.spec.dspark.block_size + 1)),
       draft_(options.draft && model.has_drafter()),
-      store_(model.spec, 1, pages_for(max_tokens)),
+      store_(model.spec, 1, pages_for(max_tokens), kernels.memory()),
       forward_(model, kernels, store_, chunk_),
       page_table_(static_cast<size_t>(store_.pages())),
       every_row_(static_cast<size_t>(chunk_)) {

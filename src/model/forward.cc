@@ -6,9 +6,6 @@
 namespace onelane {
 namespace {
 
-// What collapses the stream before the first sublayer when `pre` is delayed: nothing but copy 0 (2.4).
-constexpr float kFirstCopy[kStreams] = {1, 0, 0, 0};
-
 int widest_topk(const ModelSpec& spec) {
   int widest = 0;
   for (const auto* blocks : {&spec.layers, &spec.draft_stages}) {
@@ -20,18 +17,32 @@ int widest_topk(const ModelSpec& spec) {
 }  // namespace
 
 template <class T>
-T* ForwardPass::scratch(size_t count_per_row) {
-  buffers_.emplace_back(count_per_row * static_cast<size_t>(max_rows_) * sizeof(T));
+T* ForwardPass::scratch(size_t count, Memory& memory) {
+  buffers_.emplace_back(count * sizeof(T), memory);
   return reinterpret_cast<T*>(buffers_.back().data());
 }
 
-ForwardPass::ForwardPass(const Model& model, Kernels& kernels, KvStore& store, int max_rows)
-    : model_(model), spec_(model.spec), kernels_(kernels), store_(store), max_rows_(max_rows) {
+template <class T>
+T* ForwardPass::scratch(size_t count_per_row) {
+  return scratch<T>(count_per_row * static_cast<size_t>(max_rows_), kernels_.memory());
+}
+
+ForwardPass::ForwardPass(const Model& model, Kernels& kernels, KvStore& store, int max_rows, int max_logit_rows)
+    : model_(model),
+      spec_(model.spec),
+      kernels_(kernels),
+      store_(store),
+      max_rows_(max_rows),
+      max_logit_rows_(max_logit_rows > 0 ? max_logit_rows : max_rows) {
   const auto dim = static_cast<size_t>(spec_.hidden);
   const auto heads = static_cast<size_t>(spec_.n_heads);
   stream_ = scratch<bf16>(kStreams * dim);
   x_ = scratch<bf16>(dim);
   y_ = scratch<bf16>(dim);
+  first_copy_ = scratch<float>(kStreams);
+  std::vector<float> first_copies(kStreams * static_cast<size_t>(max_rows));
+  for (size_t row = 0; row < first_copies.size(); row += kStreams) first_copies[row] = 1;
+  kernels.memory().copy(first_copy_, first_copies.data(), first_copies.size() * sizeof(float));
   attn_pre_ = scratch<float>(kStreams);
   ffn_pre_ = scratch<float>(kStreams);
   post_ = scratch<float>(kStreams);
@@ -49,7 +60,16 @@ ForwardPass::ForwardPass(const Model& model, Kernels& kernels, KvStore& store, i
   }
   expert_ids_ = scratch<int32_t>(static_cast<size_t>(widest_topk(spec_)));
   expert_weights_ = scratch<float>(static_cast<size_t>(widest_topk(spec_)));
-  if (model.engram) engram_rows_ = scratch<int32_t>(static_cast<size_t>(model.engram->columns()));
+  if (model.engram) {
+    const size_t layers = spec_.engram.layers.size();
+    const size_t rows = layers * static_cast<size_t>(max_rows) * static_cast<size_t>(model.engram->columns());
+    engram_rows_ = scratch<int32_t>(rows, kernels.shared_memory());
+  }
+  if (!kernels.memory().on_host()) {
+    const size_t logits = static_cast<size_t>(max_logit_rows_) * static_cast<size_t>(spec_.vocab);
+    logits_buffer_ = Buffer(logits * sizeof(float), kernels.memory());
+    logits_ = reinterpret_cast<float*>(logits_buffer_.data());
+  }
   if (model.has_drafter()) {
     taps_ = scratch<bf16>(static_cast<size_t>(spec_.tap_width()));
     main_x_ = scratch<bf16>(dim);
@@ -77,8 +97,9 @@ void ForwardPass::check_step(const Step& step) const {
 }
 
 void ForwardPass::start_stream(const StepRows& rows) {
+  kernels_.begin(rows);
   kernels_.embed(rows, {.table = model_.weights.embed, .dim = spec_.hidden, .stream = stream_});
-  for (int row = 0; row < rows.count; ++row) std::copy_n(kFirstCopy, kStreams, ffn_pre_ + row * kStreams);
+  previous_ = first_copy_;
 }
 
 void ForwardPass::target(const Step& step, std::span<const int32_t> logit_rows, float* logits) {
@@ -88,7 +109,14 @@ void ForwardPass::target(const Step& step, std::span<const int32_t> logit_rows, 
   for (const LayerSpec& layer : spec_.layers) {
     block(step, layer, model_.weights.layers[static_cast<size_t>(layer.index)]);
   }
-  head(rows, model_.weights.head_mix, model_.weights.norm, logit_rows, nullptr, logits);
+  ONELANE_CHECK(logits_ == nullptr || static_cast<int>(logit_rows.size()) <= max_logit_rows_,
+                "a step asks for at most max_logit_rows rows of logits");
+  head(rows, model_.weights.head_mix, model_.weights.norm, logit_rows, nullptr, logits_at(logits));
+  if (logits_ != nullptr && !logit_rows.empty()) {
+    kernels_.memory().copy(logits, logits_, logit_rows.size() * static_cast<size_t>(spec_.vocab) * sizeof(float));
+  } else {
+    kernels_.finish();  // the step's arrays are the caller's again
+  }
 }
 
 void ForwardPass::seed_drafter(const Step& step) {
@@ -122,11 +150,14 @@ void ForwardPass::draft(const Step& step, float* logits) {
     block(step, stage, model_.weights.stages[static_cast<size_t>(stage.index)]);
   }
   const std::span<const int32_t> all = std::span(every_row_).first(static_cast<size_t>(rows.count));
-  head(rows, drafter.head_mix, drafter.norm, all, hidden_, logits);
+  ONELANE_CHECK(logits_ == nullptr || rows.count <= max_logit_rows_, "a draft has at most max_logit_rows rows");
+  head(rows, drafter.head_mix, drafter.norm, all, hidden_, logits_at(logits));
 }
 
 float ForwardPass::draft_token(int row, int32_t previous, float* logits) {
   const DrafterWeights& drafter = model_.weights.drafter;
+  const size_t vocab = static_cast<size_t>(spec_.vocab);
+  float* at = logits_ != nullptr ? logits_ + static_cast<size_t>(row) * vocab : logits;
   float confidence = 0;
   kernels_.markov({.prev = previous,
                    .w1 = drafter.markov_w1,
@@ -135,8 +166,9 @@ float ForwardPass::draft_token(int row, int32_t previous, float* logits) {
                    .hidden = hidden_ + static_cast<size_t>(row) * static_cast<size_t>(spec_.hidden),
                    .dim = spec_.hidden,
                    .rank = spec_.dspark.markov_rank,
-                   .logits = logits,
+                   .logits = at,
                    .confidence_out = &confidence});
+  if (at != logits) kernels_.memory().copy(logits, at, vocab * sizeof(float));
   return confidence;
 }
 
@@ -146,11 +178,12 @@ void ForwardPass::block(const Step& step, const LayerSpec& layer, const BlockWei
   if (layer.engram) write_engram(step, layer, weights);
   if (!layer.draft && spec_.dspark.taps_are_inputs) tap(rows, layer);
 
-  mix(rows, weights.attn_mix, weights.attn_norm, delayed ? ffn_pre_ : nullptr, attn_pre_);
+  mix(rows, weights.attn_mix, weights.attn_norm, delayed ? previous_ : nullptr, attn_pre_);
   attention(rows, layer, weights);
   expand(rows);
 
   mix(rows, weights.ffn_mix, weights.ffn_norm, delayed ? attn_pre_ : nullptr, ffn_pre_);
+  previous_ = ffn_pre_;
   feed_forward(rows, layer, weights);
   expand(rows);
   if (!layer.draft && !spec_.dspark.taps_are_inputs) tap(rows, layer);
@@ -294,12 +327,14 @@ void ForwardPass::write_engram(const Step& step, const LayerSpec& layer, const B
   const auto& layers = spec_.engram.layers;
   const auto n = static_cast<int>(std::find(layers.begin(), layers.end(), layer.index) - layers.begin());
   const int columns = model_.engram->columns();
+  // Of each layer apart: kernels of the one before may not have read theirs yet.
+  int32_t* table_rows = engram_rows_ + static_cast<size_t>(n) * static_cast<size_t>(max_rows_ * columns);
   for (int run = 0; run < rows.run_count; ++run) {
-    model_.engram->rows(n, step.before(run), step.tokens(run), engram_rows_ + rows.runs[run].first_row * columns);
+    model_.engram->rows(n, step.before(run), step.tokens(run), table_rows + rows.runs[run].first_row * columns);
   }
   kernels_.engram(rows, {.stream = stream_,
                          .dim = spec_.hidden,
-                         .table_rows = engram_rows_,
+                         .table_rows = table_rows,
                          .columns = columns,
                          .table = weights.engram_table,
                          .table_scale = weights.engram_table_scale,

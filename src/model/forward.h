@@ -1,7 +1,7 @@
 // ForwardPass: the model, written once. It walks the layer list and calls the kernels' stages; it does no arithmetic.
 //
-// One object serves one KvStore and one caller at a time. All working memory is sized for `max_rows` when it is built;
-// a step allocates nothing.
+// One object serves one KvStore and one caller at a time. All working memory is sized for `max_rows` when it is built,
+// and lies where the kernels want it; a step allocates nothing. Logits come to the host, wherever they are made.
 #pragma once
 
 #include <span>
@@ -17,11 +17,13 @@ namespace onelane {
 
 class ForwardPass {
  public:
-  ForwardPass(const Model& model, Kernels& kernels, KvStore& store, int max_rows);
+  // `max_logit_rows`: most rows of one target() that ask for logits, and most rows of a draft(); 0: max_rows.
+  ForwardPass(const Model& model, Kernels& kernels, KvStore& store, int max_rows, int max_logit_rows = 0);
 
   int max_rows() const { return max_rows_; }
-  // Working memory held, in bytes; proportional to max_rows.
+  // Working memory held, in bytes: what is proportional to max_rows, and on a device the logits.
   size_t bytes() const;
+  size_t logit_bytes() const { return logits_buffer_.size(); }
 
   // Runs every row through the backbone and writes its keys and values; for the rows numbered in `logit_rows` it also
   // writes the logits: out [logit_rows.size(), vocab].
@@ -32,17 +34,19 @@ class ForwardPass {
   // anchor.
   void seed_drafter(const Step& step);
 
-  // One draft block per run: its rows are the anchor and then noise tokens, at the following positions. Writes
-  // logits [rows, vocab], before the Markov bias, and keeps the hidden states for draft_token().
+  // One draft block per run: its rows are the anchor and then noise tokens, at the following positions. What follows
+  // from it is asked for row by row. `logits` [rows, vocab] is memory for it that nobody changes until then.
   void draft(const Step& step, float* logits);
 
-  // Row `row` of the last draft(): adds the Markov bias of `previous` to its logits [vocab]; returns the confidence
-  // logit.
+  // Row `row` of the last draft(), once: writes its logits with the Markov bias of `previous` to `logits` [vocab],
+  // which is that row of the memory that draft() was given; returns the confidence logit.
   float draft_token(int row, int32_t previous, float* logits);
 
  private:
   void check_step(const Step& step) const;
   void start_stream(const StepRows& rows);
+  // Where the kernels write logits that are meant for `logits` on the host.
+  float* logits_at(float* logits) { return logits_ != nullptr ? logits_ : logits; }
   // One block on stream_; what collapses the stream after it is in ffn_pre_.
   void block(const Step& step, const LayerSpec& layer, const BlockWeights& weights);
   void mix(const StepRows& rows, const MixWeights& weights, const bf16* norm, const float* previous, float* pre);
@@ -58,6 +62,8 @@ class ForwardPass {
 
   template <class T>
   T* scratch(size_t count_per_row);
+  template <class T>
+  T* scratch(size_t count, Memory& memory);
 
   const Model& model_;
   const ModelSpec& spec_;
@@ -66,27 +72,32 @@ class ForwardPass {
   const int max_rows_;
 
   std::vector<Buffer> buffers_;
-  bf16* stream_ = nullptr;          // [rows, 4, hidden]
-  bf16* x_ = nullptr;               // [rows, hidden] a sublayer's input
-  bf16* y_ = nullptr;               // [rows, hidden] and output
-  float* attn_pre_ = nullptr;       // [rows, 4]
-  float* ffn_pre_ = nullptr;        // [rows, 4]
-  float* post_ = nullptr;           // [rows, 4]
-  float* comb_ = nullptr;           // [rows, 4, 4]
-  bf16* qr_ = nullptr;              // [rows, q_lora]
-  bf16* q_ = nullptr;               // [rows, heads, 512]
-  bf16* attended_ = nullptr;        // [rows, heads, 512]
-  RecordBlock kv_;                  // this step's window records of the layer at work
-  int32_t* picks_ = nullptr;        // [rows, topk] of the last indexer, shared by the layers after it
-  uint32_t* candidates_ = nullptr;  // [rows, candidate_words_]
+  Buffer logits_buffer_;
+  bf16* stream_ = nullptr;           // [rows, 4, hidden]
+  bf16* x_ = nullptr;                // [rows, hidden] a sublayer's input
+  bf16* y_ = nullptr;                // [rows, hidden] and output
+  float* first_copy_ = nullptr;      // [rows, 4] what collapses the stream before the first sublayer
+  const float* previous_ = nullptr;  // [rows, 4] and before the one that comes next: first_copy_ or ffn_pre_
+  float* attn_pre_ = nullptr;        // [rows, 4]
+  float* ffn_pre_ = nullptr;         // [rows, 4]
+  float* post_ = nullptr;            // [rows, 4]
+  float* comb_ = nullptr;            // [rows, 4, 4]
+  bf16* qr_ = nullptr;               // [rows, q_lora]
+  bf16* q_ = nullptr;                // [rows, heads, 512]
+  bf16* attended_ = nullptr;         // [rows, heads, 512]
+  RecordBlock kv_;                   // this step's window records of the layer at work
+  int32_t* picks_ = nullptr;         // [rows, topk] of the last indexer, shared by the layers after it
+  uint32_t* candidates_ = nullptr;   // [rows, candidate_words_]
   int candidate_words_ = 0;
   int32_t* expert_ids_ = nullptr;    // [rows, topk]
   float* expert_weights_ = nullptr;  // [rows, topk]
-  int32_t* engram_rows_ = nullptr;   // [rows, columns]
+  int32_t* engram_rows_ = nullptr;   // [Engram layers, rows, columns], in reach of host and kernels
   bf16* taps_ = nullptr;             // [rows, tap width]
   bf16* main_x_ = nullptr;           // [rows, hidden]
   bf16* hidden_ = nullptr;           // [rows, hidden] of the last draft
-  std::vector<int32_t> every_row_;   // 0, 1, 2, ...
+  float* logits_ = nullptr;          // [logit rows, vocab] on a device; null: the caller's are used
+  int max_logit_rows_ = 0;
+  std::vector<int32_t> every_row_;  // 0, 1, 2, ...
 };
 
 }  // namespace onelane

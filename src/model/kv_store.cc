@@ -12,7 +12,7 @@ RingCache KvStore::make_ring(const ModelSpec& spec) {
   ring.format = spec.window_record;
   ring.capacity = spec.ring_slots();
   ring.slot_bytes = aligned(RecordBlock::bytes(ring.format, ring.capacity));
-  buffers_.emplace_back(ring.slot_bytes * static_cast<size_t>(slots_));
+  buffers_.emplace_back(ring.slot_bytes * static_cast<size_t>(slots_), memory_);
   ring.base = buffers_.back().data();
   return ring;
 }
@@ -25,12 +25,13 @@ CompressorState KvStore::make_state(const ModelSpec& spec, const LayerSpec& laye
   state.capacity = lookback + drafts + 1;
   state.slot_floats =
       static_cast<size_t>(state.capacity) * 2 * static_cast<size_t>(width) * (layer.compressor_overlap ? 2 : 1);
-  buffers_.emplace_back(state.slot_floats * static_cast<size_t>(slots_) * sizeof(float));
+  buffers_.emplace_back(state.slot_floats * static_cast<size_t>(slots_) * sizeof(float), memory_);
   state.base = buffers_.back().as<float>().data();
   return state;
 }
 
-KvStore::KvStore(const ModelSpec& spec, int slots, int pages) : slots_(slots), pages_(pages) {
+KvStore::KvStore(const ModelSpec& spec, int slots, int pages, Memory& memory)
+    : memory_(memory), slots_(slots), pages_(pages) {
   for (const LayerSpec& layer : spec.layers) {
     rings_.push_back(make_ring(spec));
     PagedCache entries, keys;
@@ -58,7 +59,7 @@ KvStore::KvStore(const ModelSpec& spec, int slots, int pages) : slots_(slots), p
     drafter_from_ = buffers_.back().as<int32_t>();
   }
 
-  pool_ = Buffer(page_bytes_ * static_cast<size_t>(pages));
+  pool_ = Buffer(page_bytes_ * static_cast<size_t>(pages), memory_);
   for (auto* caches : {&entries_, &keys_}) {
     for (PagedCache& cache : *caches) {
       cache.page_bytes = page_bytes_;

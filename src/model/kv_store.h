@@ -18,11 +18,13 @@ namespace onelane {
 
 class KvStore {
  public:
-  KvStore(const ModelSpec& spec, int slots, int pages);
+  // In `memory`, which must outlive it; what the functions below point to lies there.
+  KvStore(const ModelSpec& spec, int slots, int pages, Memory& memory = host_memory());
 
   int slots() const { return slots_; }
   int pages() const { return pages_; }
   size_t page_bytes() const { return page_bytes_; }
+  Memory& memory() const { return memory_; }
   // All memory held, in bytes.
   size_t bytes() const;
 
@@ -35,7 +37,7 @@ class KvStore {
   CompressorState state(int layer) const { return states_[static_cast<size_t>(layer)]; }
   CompressorState index_state(int layer) const { return index_states_[static_cast<size_t>(layer)]; }
 
-  // The draft rings of `slot` hold every position from this one on; what lies before may be missing.
+  // On the host: the draft rings of `slot` hold every position from this one on; what lies before may be missing.
   int32_t& drafter_from(int slot) { return drafter_from_[static_cast<size_t>(slot)]; }
 
   // For those who move sequences about. Everything of `page`: entries and keys of all owner layers.
@@ -49,6 +51,7 @@ class KvStore {
   RingCache make_ring(const ModelSpec& spec);
   CompressorState make_state(const ModelSpec& spec, const LayerSpec& layer, int width);
 
+  Memory& memory_;
   int slots_;
   int pages_;
   size_t page_bytes_ = 0;

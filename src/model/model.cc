@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include "base/format.h"
+#include "checkpoint/footprint.h"
 #include "checkpoint/inventory.h"
 #include "kernels/rope.h"
 
@@ -13,13 +15,13 @@ RopeFrequencies compressed_table(const RopeSpec& rope) {
 
 }  // namespace
 
-Model::Model(ModelSpec model_spec, Checkpoint checkpoint)
+Model::Model(ModelSpec model_spec, Checkpoint checkpoint, Kernels* kernels)
     : spec(std::move(model_spec)),
-      weights(std::move(checkpoint), spec),
+      weights(std::move(checkpoint), spec, kernels),
       rope_window(make_rope_frequencies(spec.rope.theta, 1, 0, 0, 0)),
       rope_compressed(compressed_table(spec.rope)) {}
 
-Result<std::unique_ptr<Model>> Model::load(const std::string& dir, std::vector<int32_t> token_map) {
+Result<std::unique_ptr<Model>> Model::load(const std::string& dir, std::vector<int32_t> token_map, Kernels* kernels) {
   ONELANE_ASSIGN(ModelFiles files, open_model(dir));
   std::optional<EngramAddresses> engram;
   if (!files.spec.engram.layers.empty()) {
@@ -27,7 +29,13 @@ Result<std::unique_ptr<Model>> Model::load(const std::string& dir, std::vector<i
     if (!addresses) return std::move(addresses).error().in(dir);
     engram = *std::move(addresses);
   }
-  auto model = std::make_unique<Model>(std::move(files.spec), std::move(files.checkpoint));
+  const int64_t available = kernels != nullptr ? kernels->memory().available() : -1;
+  const int64_t needed = footprint(files.spec, {}).weights.bytes;
+  if (available >= 0 && needed > available) {
+    return Error{ErrorCode::kResourceExhausted,
+                 format("{}: the weights take {} bytes, and the device has {} left", dir, needed, available)};
+  }
+  auto model = std::make_unique<Model>(std::move(files.spec), std::move(files.checkpoint), kernels);
   model->engram = std::move(engram);
   return model;
 }

@@ -17,9 +17,12 @@ class Model {
  public:
   // Reads DIR/config.json and the checkpoint beside it and checks the full tensor inventory. `token_map` is the
   // compressed token map of DIR's tokenizer (text/token_map.h); it may be empty for a model without Engram.
-  static Result<std::unique_ptr<Model>> load(const std::string& dir, std::vector<int32_t> token_map);
+  // `kernels`: whose memory the weights go to (weights.h); it must outlive the model. kResourceExhausted when they do
+  // not fit.
+  static Result<std::unique_ptr<Model>> load(const std::string& dir, std::vector<int32_t> token_map,
+                                             Kernels* kernels = nullptr);
 
-  Model(ModelSpec model_spec, Checkpoint checkpoint);
+  Model(ModelSpec model_spec, Checkpoint checkpoint, Kernels* kernels = nullptr);
 
   const ModelSpec spec;
   const Weights weights;

@@ -1,7 +1,5 @@
 #include "model/weights.h"
 
-#include <cstring>
-
 #include "base/format.h"
 
 namespace onelane {
@@ -10,11 +8,15 @@ const std::byte* Weights::place(const std::string& name, size_t alignment) {
   const TensorView* tensor = checkpoint_.find(name);
   ONELANE_CHECK(tensor != nullptr, name.c_str());
   const std::byte* data = tensor->bytes.data();
+  if (kernels_ != nullptr) return copy(tensor->bytes, shared_ ? kernels_->shared_memory() : kernels_->memory());
   if (!fences_on() && reinterpret_cast<uintptr_t>(data) % alignment == 0) return data;
-  Buffer copy(tensor->bytes.size());
-  if (copy.size() > 0) std::memcpy(copy.data(), data, copy.size());
-  copies_.push_back(std::move(copy));
-  return copies_.back().data();
+  return copy(tensor->bytes, host_memory());
+}
+
+const std::byte* Weights::copy(std::span<const std::byte> bytes, Memory& memory) {
+  Buffer& buffer = copies_.emplace_back(bytes.size(), memory);
+  if (!bytes.empty()) memory.copy(buffer.data(), bytes.data(), bytes.size());
+  return buffer.data();
 }
 
 Matrix Weights::plain(const std::string& name) {
@@ -107,8 +109,10 @@ BlockWeights Weights::block(const std::string& stem, const LayerSpec& layer, con
 
   if (layer.engram) {
     const std::string engram = stem + ".engram";
+    shared_ = true;  // a few rows a token, of a table that may be larger than the device
     w.engram_table = vector<uint8_t>(engram + ".embed.weight");
     w.engram_table_scale = vector<uint8_t>(engram + ".embed.scale");
+    shared_ = false;
     w.engram_wkv = quantised(engram + ".wkv", spec);
     w.engram_q_weight = vector<bf16>(engram + ".q_weight");
     w.engram_k_weight = vector<bf16>(engram + ".k_weight");
@@ -131,7 +135,9 @@ void Weights::load_drafter(const ModelSpec& spec) {
   drafter.confidence = plain(last + ".confidence_head.proj.weight");
 }
 
-Weights::Weights(Checkpoint checkpoint, const ModelSpec& spec) : checkpoint_(std::move(checkpoint)) {
+Weights::Weights(Checkpoint checkpoint, const ModelSpec& spec, Kernels* kernels)
+    : checkpoint_(std::move(checkpoint)),
+      kernels_(kernels == nullptr || &kernels->memory() == &host_memory() ? nullptr : kernels) {
   embed = vector<bf16>("embed.weight");
   head = plain("head.weight");
   norm = vector<bf16>("norm.weight");

@@ -1,10 +1,12 @@
 // Weights: a checkpoint's tensors, checked and sorted into the arguments that the kernels take.
 //
-// Tensors are used in place, in the mapped file, when their alignment allows it; otherwise, and always in fenced
-// builds, each is copied into a buffer of its own. Nothing is repacked: the byte formats are the checkpoint's
+// On the host tensors are used in place, in the mapped file, when their alignment allows it; otherwise, and always in
+// fenced builds, each is copied into a buffer of its own. For a device all are copied to it, but for the Engram tables,
+// which stay in host memory that it can reach. Nothing is repacked: the byte formats are the checkpoint's
 // (spec/model.md B).
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,8 +61,8 @@ struct DrafterWeights {
 class Weights {
  public:
   // Takes the checkpoint over. It must have passed the inventory check against `spec`: a missing tensor here is a
-  // mistake of ours, not of the file.
-  Weights(Checkpoint checkpoint, const ModelSpec& spec);
+  // mistake of ours, not of the file. `kernels`: who reads the weights, and must outlive them; null: the host.
+  Weights(Checkpoint checkpoint, const ModelSpec& spec, Kernels* kernels = nullptr);
 
   const bf16* embed = nullptr;  // [vocab, hidden]
   Matrix head;
@@ -72,6 +74,7 @@ class Weights {
 
  private:
   const std::byte* place(const std::string& name, size_t alignment);
+  const std::byte* copy(std::span<const std::byte> bytes, Memory& memory);
   template <class T>
   const T* vector(const std::string& name) {
     return reinterpret_cast<const T*>(place(name, alignof(T)));
@@ -85,6 +88,8 @@ class Weights {
   void load_drafter(const ModelSpec& spec);
 
   Checkpoint checkpoint_;
+  Kernels* kernels_ = nullptr;
+  bool shared_ = false;  // place() for the host and the device
   std::vector<Buffer> copies_;
 };
 

@@ -123,8 +123,8 @@ TEST_P(GoldenAttention, Index) {
   const Step step = rows_at(positions);
   const StepRows rows = step.rows();
   const int topk = spec.indexer.topk;
-  std::vector<uint32_t> candidates;
   const int words = 16;
+  Array<uint32_t> candidates(positions.size() * words, 0xffffffffu);
   for (const LayerSpec& l : spec.layers) {
     if (!l.has_indexer || (generation == "v4" && l.index == 3)) continue;  // compress_3 of V4 is not stored
     const std::string stem = layer(l.index);
@@ -151,7 +151,6 @@ TEST_P(GoldenAttention, Index) {
       args.mode = l.candidate_source ? IndexArgs::Candidates::kPublish : IndexArgs::Candidates::kApply;
       args.topk_blocks = spec.candidate.topk_blocks;
       args.block_size = spec.candidate.block_size;
-      candidates.resize(positions.size() * words, 0xffffffffu);
       args.candidates = candidates.data();
       args.candidate_words = words;
     }
@@ -208,13 +207,13 @@ TEST_P(GoldenAttention, Attend) {
                     .ratio = l.ratio,
                     .out = out.data()};
     std::unique_ptr<Pages> entries;
-    std::vector<int32_t> picks;
+    Array<int32_t> picks;
     if (l.ratio > 0) {
       entries = std::make_unique<Pages>(spec.compressed_record, 4, l.ratio);
       fill_pages(rows, *entries, g.bytes("entry_data"), g.bytes("entry_scale"));
       args.entries = entries->cache;
       if (l.index_owner >= 0) {
-        picks = g.ints("picks");
+        picks = Array<int32_t>(g.ints("picks"));
         args.picks = picks.data();
         args.topk = spec.indexer.topk;
       }

@@ -61,10 +61,10 @@ class GoldenTest : public ::testing::TestWithParam<std::tuple<const char*, Imple
   static std::string layer(int index) { return "layers." + std::to_string(index); }
 };
 
-#define ONELANE_GOLDEN(suite)                                                                                        \
-  INSTANTIATE_TEST_SUITE_P(                                                                                          \
-      , suite,                                                                                                       \
-      ::testing::Combine(::testing::Values("v41", "v4"), ::testing::ValuesIn(::onelane::testing::kImplementations)), \
+#define ONELANE_GOLDEN(suite)                                                                                         \
+  INSTANTIATE_TEST_SUITE_P(                                                                                           \
+      , suite,                                                                                                        \
+      ::testing::Combine(::testing::Values("v41", "v4"), ::testing::ValuesIn(::onelane::testing::implementations())), \
       [](const auto& test) { return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param).name; })
 
 // A step whose rows are all their own run of slot 0: stages that only read history take rows at any positions.

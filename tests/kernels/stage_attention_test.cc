@@ -141,7 +141,7 @@ TEST_P(Attend, PicksNameTheEntriesAndMinusOneNamesNone) {
   Pages pages(RecordFormat::kV41Nvfp4, a.step.pages(), 2);
   const StepRows rows = a.step.rows();
   for (int entry = 0; entry < 200; ++entry) pages.set(rows, 0, entry, record_values({{entry, 6.0f}}));
-  const std::vector<int32_t> picks = {0, 63, 64, 199, -1, -1};
+  const Array<int32_t> picks = {0, 63, 64, 199, -1, -1};
   a.args.ratio = 2;
   a.args.entries = pages.cache;
   a.args.picks = picks.data();

@@ -62,7 +62,7 @@ TEST_P(Route, TiesGoToTheLowerExpert) {
 
 TEST_P(Route, HashedTokensTakeTheExpertsOfTheirTableRow) {
   Router router({0, 1, 2, 3});
-  const std::vector<int64_t> table = {0, 1, 0, 1, 2, 0, 0, 1};  // token 2: experts 2 and 0
+  const Array<int64_t> table = {0, 1, 0, 1, 2, 0, 0, 1};  // token 2: experts 2 and 0
   router.args.bias = nullptr;
   router.args.tid2eid = table.data();
   kernels->route(router.step.rows(), router.args);
@@ -116,8 +116,7 @@ struct Expert {
 double silu(double x) { return x / (1 + std::exp(-x)); }
 
 std::vector<float> run_experts(Kernels& kernels, const std::vector<ExpertWeights>& experts, const Expert& shared,
-                               const Array<bf16>& x, const std::vector<int32_t>& ids,
-                               const std::vector<float>& weights) {
+                               const Array<bf16>& x, const Array<int32_t>& ids, const Array<float>& weights) {
   Array<bf16> y(kDim);
   Step step;
   step.run(0, 1);
@@ -222,7 +221,7 @@ TEST_P(Engram, TheGateIsTheSigmoidOfTheSignedRoot) {
     stream[1 * dim + d] = float_to_bf16(-4);
     stream[3 * dim + d] = float_to_bf16(1);
   }
-  const std::vector<int32_t> rows = {1, 2};
+  const Array<int32_t> rows = {1, 2};
   Step step;
   step.run(0, 1);
   kernels->engram(step.rows(), {.stream = stream.data(),

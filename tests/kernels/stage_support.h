@@ -17,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "device/buffer.h"
+#include "kernels/gpu_kernels.h"
 #include "kernels/kernels.h"
 #include "kernels/rope.h"
 #include "numerics/formats.h"
@@ -28,18 +29,22 @@ struct Implementation {
   std::unique_ptr<Kernels> (*make)();
 };
 
-inline const Implementation kImplementations[] = {
-    {"reference", make_reference_kernels},
-    {"cpu", [] { return make_cpu_kernels(2); }},
-};
+inline std::vector<Implementation> implementations() {
+  std::vector<Implementation> all = {
+      {"reference", make_reference_kernels},
+      {"cpu", [] { return make_cpu_kernels(2); }},
+  };
+  if (has_gpu()) all.push_back({"cuda", make_gpu_kernels});
+  return all;
+}
 
 class StageTest : public ::testing::TestWithParam<Implementation> {
  protected:
   std::unique_ptr<Kernels> kernels = GetParam().make();
 };
 
-#define ONELANE_EVERY_IMPLEMENTATION(suite)                                                    \
-  INSTANTIATE_TEST_SUITE_P(, suite, ::testing::ValuesIn(::onelane::testing::kImplementations), \
+#define ONELANE_EVERY_IMPLEMENTATION(suite)                                                     \
+  INSTANTIATE_TEST_SUITE_P(, suite, ::testing::ValuesIn(::onelane::testing::implementations()), \
                            [](const auto& test) { return std::string(test.param.name); })
 
 // Values in a Buffer of their own, so that the fenced build sees an overrun; filled with `fill`.

@@ -1,5 +1,5 @@
 // Every implementation against the reference, stage by stage, and against itself under other chunks, neighbours and
-// thread counts. Add an implementation to kCandidates and all of this runs on it.
+// thread counts. Add an implementation to candidates() and all of this runs on it.
 #include <cmath>
 #include <cstring>
 
@@ -16,14 +16,18 @@ struct Candidate {
   std::unique_ptr<Kernels> (*make)(int threads);
   bool as_if_exact;  // between roundings, as the reference: results agree to the bit
 };
-const Candidate kCandidates[] = {{"cpu", make_cpu_kernels, true}};
+std::vector<Candidate> candidates() {
+  std::vector<Candidate> all = {{"cpu", make_cpu_kernels, true}};
+  if (has_gpu()) all.push_back({"cuda", [](int) { return make_gpu_kernels(); }, false});
+  return all;
+}
 
 class CandidateTest : public ::testing::TestWithParam<Candidate> {
  protected:
   std::unique_ptr<Kernels> make(int threads = 2) const { return GetParam().make(threads); }
   bool as_if_exact() const { return GetParam().as_if_exact; }
 };
-INSTANTIATE_TEST_SUITE_P(, CandidateTest, ::testing::ValuesIn(kCandidates),
+INSTANTIATE_TEST_SUITE_P(, CandidateTest, ::testing::ValuesIn(candidates()),
                          [](const auto& test) { return std::string(test.param.name); });
 
 // -- schedules: who runs how many rows in each step

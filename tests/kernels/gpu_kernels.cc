@@ -1,0 +1,90 @@
+#include "kernels/gpu_kernels.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "device/buffer.h"
+#include "device/plugin.h"
+
+namespace onelane::testing {
+namespace {
+
+class StepByStage final : public Kernels {
+ public:
+  explicit StepByStage(std::unique_ptr<Kernels> kernels) : kernels_(std::move(kernels)) {}
+
+  std::string_view name() const override { return kernels_->name(); }
+  Memory& memory() override { return kernels_->shared_memory(); }
+  void embed(const StepRows& rows, const EmbedArgs& args) override { run(rows, &Kernels::embed, args); }
+  void mix_streams(const StepRows& rows, const MixArgs& args) override { run(rows, &Kernels::mix_streams, args); }
+  void expand_streams(const StepRows& rows, const ExpandArgs& args) override {
+    run(rows, &Kernels::expand_streams, args);
+  }
+  void tap(const StepRows& rows, const TapArgs& args) override { run(rows, &Kernels::tap, args); }
+  void project_qkv(const StepRows& rows, const QkvArgs& args) override { run(rows, &Kernels::project_qkv, args); }
+  void compress(const StepRows& rows, const CompressArgs& args) override { run(rows, &Kernels::compress, args); }
+  void index(const StepRows& rows, const IndexArgs& args) override { run(rows, &Kernels::index, args); }
+  void attend(const StepRows& rows, const AttendArgs& args) override { run(rows, &Kernels::attend, args); }
+  void commit(const StepRows& rows, const CommitArgs& args) override { run(rows, &Kernels::commit, args); }
+  void project_out(const StepRows& rows, const ProjectOutArgs& args) override {
+    run(rows, &Kernels::project_out, args);
+  }
+  void route(const StepRows& rows, const RouteArgs& args) override { run(rows, &Kernels::route, args); }
+  void experts(const StepRows& rows, const ExpertsArgs& args) override { run(rows, &Kernels::experts, args); }
+  void engram(const StepRows& rows, const EngramArgs& args) override { run(rows, &Kernels::engram, args); }
+  void head(const StepRows& rows, const HeadArgs& args) override { run(rows, &Kernels::head, args); }
+  void main_input(const StepRows& rows, const MainInputArgs& args) override { run(rows, &Kernels::main_input, args); }
+  void markov(const MarkovArgs& args) override {
+    kernels_->markov(args);
+    kernels_->finish();
+  }
+
+ private:
+  template <class Args>
+  void run(const StepRows& rows, void (Kernels::*stage)(const StepRows&, const Args&), const Args& args) {
+    kernels_->begin(rows);
+    ((*kernels_).*stage)(rows, args);
+    kernels_->finish();
+  }
+
+  std::unique_ptr<Kernels> kernels_;
+};
+
+const Plugin* plugin() {
+  static const std::unique_ptr<Plugin> loaded = []() -> std::unique_ptr<Plugin> {
+    std::vector<std::string> folders = plugin_folders();
+    folders.emplace_back(ONELANE_PLUGIN_FOLDER);
+    auto found = load_plugin(folders);
+    if (!found) return nullptr;
+    return std::make_unique<Plugin>(*std::move(found));
+  }();
+  return loaded.get();
+}
+
+}  // namespace
+
+bool has_gpu() {
+  static const bool found = [] {
+    onelane_plugin_probe probe;
+    return plugin() != nullptr && plugin()->table->probe(&probe) > 0;
+  }();
+  return found;
+}
+
+std::unique_ptr<Kernels> make_gpu_kernels() {
+  auto made = make_cuda_kernels(*plugin(), 0);
+  if (!made) {
+    std::fprintf(stderr, "%s\n", made.error().message.c_str());
+    std::abort();
+  }
+  // One that lives as long as the process: buffers outlive the kernels they were made for.
+  static Kernels* const first = made->get();
+  if (made->get() == first) {
+    set_host_buffers(first->shared_memory());
+    static std::unique_ptr<Kernels> kept = *std::move(made);
+    made = make_cuda_kernels(*plugin(), 0);
+  }
+  return std::make_unique<StepByStage>(*std::move(made));
+}
+
+}  // namespace onelane::testing
