@@ -13,11 +13,6 @@ UNWRITTEN(project_out, const ProjectOutArgs&)
 UNWRITTEN(head, const HeadArgs&, const int32_t*)
 UNWRITTEN(main_input, const MainInputArgs&)
 UNWRITTEN(markov, const MarkovArgs&, float*)
-// index/
-UNWRITTEN(compress, const CompressArgs&)
-UNWRITTEN(index, const IndexArgs&)
-// attention/
-UNWRITTEN(attend, const AttendArgs&)
 // moe/
 UNWRITTEN(experts, const ExpertsArgs&, const ExpertPointers*)
 }  // namespace onelane::cuda

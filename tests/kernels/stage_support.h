@@ -172,7 +172,7 @@ struct Pages {
   static constexpr size_t kOffset = 64;
   Pages(RecordFormat format, int pages, int ratio) {
     const int per_page = kPageTokens / ratio;
-    const size_t page_bytes = kOffset + RecordBlock::bytes(format, per_page);
+    const size_t page_bytes = (kOffset + RecordBlock::bytes(format, per_page) + 15) / 16 * 16;
     memory = Buffer(static_cast<size_t>(pages) * page_bytes);
     memory.zero();
     cache = {memory.data(), page_bytes, kOffset, per_page, format};

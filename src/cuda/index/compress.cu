@@ -1,0 +1,280 @@
+// Compressed entries and index keys of an owner layer (spec/model.md 3.3 to 3.5): the products of all rows, then a
+// block for each group that ends in this step, then the rows that later groups need.
+//
+// Rows are saved by a kernel of their own: a row's place in the state may still be read by a group of this step.
+#include "base/check.h"
+#include "cuda/index/vectors.h"
+#include "cuda/linear/multiply.h"
+#include "cuda/stages.h"
+
+namespace onelane::cuda {
+namespace {
+
+constexpr int kThreads = kHeadDim;  // a channel each
+constexpr int kWarps = kThreads / 32;
+constexpr int kSaveThreads = 256;
+
+// A compressor and what its products gave.
+struct Pooler {
+  const float* kv;     // [rows, stored]
+  const float* gate;   // [rows, stored], without the position bias
+  const bf16* latent;  // ratio 1, instead of both: [rows, width]
+  const float* ape;    // [ratio, stored] or null
+  const bf16* norm;    // [width]
+  int width, stored;
+  bool overlap;
+  CompressorState state;
+
+  __device__ __forceinline__ float* state_row(int slot, int position) const {
+    return state.base + slot * state.slot_floats + static_cast<int64_t>(position % state.capacity) * (2 * stored);
+  }
+  __device__ __forceinline__ float biased_gate(int row, int position, int ratio, int channel) const {
+    const float g = gate[static_cast<int64_t>(row) * stored + channel];
+    return ape == nullptr ? g : g + ape[position % ratio * stored + channel];
+  }
+};
+
+struct Params {
+  StepRows rows;
+  int ratio;
+  float norm_eps;
+  RopeFrequencies rope;
+  Pooler pooler[2];  // that of the entries; V4's of the index keys
+  PagedCache entries, keys;
+  const bf16* wk;  // V4.1's index keys: [128, 512], or null
+  const bf16* k_norm;
+};
+
+// A channel of group `entry`, not yet rounded. Tokens in order, so that the bits do not tell where a step began.
+__device__ __forceinline__ float pool(const Pooler& p, const RowRun& run, int ratio, int entry, int channel) {
+  const int begin = entry * ratio;
+  const int first = p.overlap && entry > 0 ? begin - ratio : begin;
+  const auto channel_of = [&](int position) { return channel + (p.overlap && position >= begin ? p.width : 0); };
+  const auto row_of = [&](int position) { return run.first_row + position - run.first_position; };
+  const auto gate_of = [&](int position) {
+    if (position < run.first_position) return p.state_row(run.slot, position)[p.stored + channel_of(position)];
+    return p.biased_gate(row_of(position), position, ratio, channel_of(position));
+  };
+  const auto kv_of = [&](int position) {
+    if (position < run.first_position) return p.state_row(run.slot, position)[channel_of(position)];
+    return p.kv[static_cast<int64_t>(row_of(position)) * p.stored + channel_of(position)];
+  };
+  float most = -INFINITY;
+#pragma unroll 8
+  for (int position = first; position < begin + ratio; ++position) most = fmaxf(most, gate_of(position));
+  float weighted = 0, total = 0;
+#pragma unroll 8
+  for (int position = first; position < begin + ratio; ++position) {
+    const float share = expf(gate_of(position) - most);
+    weighted += share * kv_of(position);
+    total += share;
+  }
+  return weighted / total;
+}
+
+__device__ __forceinline__ double warp_sum(double x) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffff, x, distance);
+  return x;
+}
+
+__device__ __forceinline__ float norm_scale(double squares, int width, float eps) {
+  return static_cast<float>(1.0 / sqrt(squares / width + eps));
+}
+
+// A warp: turns a latent and stores it. Lane l has the values from 16 l on.
+template <RecordFormat kFormat>
+__device__ __forceinline__ void store_entry(const Params& p, const int32_t* pages, int entry, const float* latent,
+                                            const float* angles, int lane) {
+  float v[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) v[i] = latent[lane * 16 + i];
+  constexpr int kFirstTurned = (kHeadDim - kRopeDim) / 16;
+  if (lane >= kFirstTurned) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int pair = (lane - kFirstTurned) * 8 + i;
+      rotate_pair(v[2 * i], v[2 * i + 1], angles[pair], angles[kRopeDim / 2 + pair]);
+    }
+  }
+  const EntryPlace place =
+      entry_place(p.entries, pages, entry, record_data_bytes(kFormat), record_scale_bytes(kFormat));
+  encode_record<kFormat>(v, lane, place.data, place.scales);
+}
+
+// A warp: stores a key. Lane l has the values from 4 l on.
+__device__ __forceinline__ void store_key(const Params& p, const int32_t* pages, int entry, const float (&v)[4],
+                                          int lane) {
+  constexpr RecordFormat kFormat = RecordFormat::kIndexMxfp4;
+  const EntryPlace place = entry_place(p.keys, pages, entry, record_data_bytes(kFormat), record_scale_bytes(kFormat));
+  encode_record<kFormat>(v, lane, place.data, place.scales);
+}
+
+// grid: rows x compressors. A row at which no group ends has nothing to do.
+__global__ void __launch_bounds__(kThreads) compress_groups(const __grid_constant__ Params p) {
+  __shared__ __align__(8) float latent[kHeadDim];
+  __shared__ float key[kIndexDim];
+  __shared__ float angles[kRopeDim];
+  __shared__ double squares[kWarps];
+  ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();
+  const int row = blockIdx.x, channel = threadIdx.x;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int position = p.rows.position[row];
+  if ((position + 1) % p.ratio != 0) return;
+  const RowRun run = p.rows.runs[p.rows.run_of[row]];
+  const int entry = position / p.ratio;
+  const int32_t* pages = p.rows.page_table + static_cast<int64_t>(run.slot) * p.rows.pages_per_slot;
+  const bool of_keys = blockIdx.y == 1;
+  const Pooler& pooler = p.pooler[blockIdx.y];
+
+  if (warp == kWarps - 1) {
+    // As kernels/rope.cc, at the group's first token.
+    const double angle = __fmul_rn(static_cast<float>(entry * p.ratio), p.rope.frequency[lane]);
+    angles[lane] = static_cast<float>(cos(angle));
+    angles[kRopeDim / 2 + lane] = static_cast<float>(sin(angle));
+  }
+  float x = 0;
+  if (channel < pooler.width) {
+    x = p.ratio == 1 ? bf16_to_float(pooler.latent[static_cast<int64_t>(row) * pooler.width + channel])
+                     : round_bf16(pool(pooler, run, p.ratio, entry, channel));
+  }
+  const double square = warp_sum(static_cast<double>(x) * x);
+  if (lane == 0) squares[warp] = square;
+  __syncthreads();
+  double sum = 0;
+#pragma unroll
+  for (const double of_warp : squares) sum += of_warp;
+  if (channel < pooler.width) {
+    const float normed = x * norm_scale(sum, pooler.width, p.norm_eps);
+    latent[channel] = round_bf16(bf16_to_float(pooler.norm[channel]) * normed);
+  }
+  __syncthreads();
+
+  if (of_keys) {
+    if (warp != 0) return;
+    float v[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = latent[lane * 4 + i];
+    rope_index_vector(v, lane, angles);
+    hadamard(v, lane);
+    store_key(p, pages, entry, v, lane);
+    return;
+  }
+  if (p.wk != nullptr) {
+    // The key's products, from the latent before it turns.
+    for (int out = warp; out < kIndexDim; out += kWarps) {
+      const uint32_t* weights = reinterpret_cast<const uint32_t*>(p.wk + out * kHeadDim);
+      float dot = 0;
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 64; ++i) {
+        const float2 w = unpack_bf16(__ldg(weights + i * 32 + lane));
+        const float2 of_latent = reinterpret_cast<const float2*>(latent)[i * 32 + lane];
+        dot = fmaf(w.x, of_latent.x, dot);
+        dot = fmaf(w.y, of_latent.y, dot);
+      }
+      dot = warp_sum(dot);
+      if (lane == 0) key[out] = round_bf16(dot);
+    }
+    __syncthreads();
+  }
+  if (warp == 0) {
+    switch (p.entries.format) {
+      case RecordFormat::kV4Fp8:
+        store_entry<RecordFormat::kV4Fp8>(p, pages, entry, latent, angles, lane);
+        break;
+      case RecordFormat::kV41Fp8:
+        store_entry<RecordFormat::kV41Fp8>(p, pages, entry, latent, angles, lane);
+        break;
+      default:
+        store_entry<RecordFormat::kV41Nvfp4>(p, pages, entry, latent, angles, lane);
+    }
+  } else if (warp == 1 && p.wk != nullptr) {
+    float v[4];
+    double of_lane = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      v[i] = key[lane * 4 + i];
+      of_lane += static_cast<double>(v[i]) * v[i];
+    }
+    const float scale = norm_scale(warp_sum(of_lane), kIndexDim, p.norm_eps);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = round_bf16(bf16_to_float(p.k_norm[lane * 4 + i]) * (v[i] * scale));
+    rope_index_vector(v, lane, angles);
+    store_key(p, pages, entry, v, lane);
+  }
+}
+
+// grid: rows x compressors. Keeps the newest rows of every run.
+__global__ void __launch_bounds__(kSaveThreads) save_rows(const __grid_constant__ Params p) {
+  ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();
+  const int row = blockIdx.x;
+  const Pooler& pooler = p.pooler[blockIdx.y];
+  const RowRun run = p.rows.runs[p.rows.run_of[row]];
+  const int position = p.rows.position[row];
+  if (position < run.first_position + run.count - pooler.state.capacity) return;
+  float* to = pooler.state_row(run.slot, position);
+  for (int c = threadIdx.x; c < pooler.stored; c += kSaveThreads) {
+    to[c] = pooler.kv[static_cast<int64_t>(row) * pooler.stored + c];
+    to[pooler.stored + c] = pooler.biased_gate(row, position, p.ratio, c);
+  }
+}
+
+}  // namespace
+
+void compress(const Stage& stage, const CompressArgs& args) {
+  const int rows = stage.rows.count;
+  const Compressor* of_keys = args.index_compressor;
+  ONELANE_CHECK(args.main.width == kHeadDim, "a compressed entry has 512 values");
+  ONELANE_CHECK(!args.wk || args.wk.kind == Matrix::Kind::kBf16, "wk is bf16");
+  ONELANE_CHECK(of_keys == nullptr || of_keys->width == kIndexDim, "an index key has 128 values");
+  Params params = {.rows = stage.rows,
+                   .ratio = args.ratio,
+                   .norm_eps = args.norm_eps,
+                   .rope = *args.rope,
+                   .entries = args.entries,
+                   .keys = args.keys,
+                   .wk = args.wk ? reinterpret_cast<const bf16*>(args.wk.data) : nullptr,
+                   .k_norm = args.k_norm};
+  const auto product = [&](const Matrix& weights) {
+    return Product{.weights = &weights, .x = args.x, .x_stride = args.dim, .rows = rows, .y_stride = weights.out};
+  };
+  const auto describe = [&](const Compressor& compressor, Pooler& pooler) {
+    pooler.ape = compressor.ape;
+    pooler.norm = compressor.norm;
+    pooler.width = compressor.width;
+    pooler.stored = compressor.wkv.out;
+    pooler.overlap = compressor.overlap;
+    pooler.state = compressor.state;
+  };
+  const auto summed = [&](const Matrix& weights, const float*& y) {
+    Product p = product(weights);
+    y = p.exact = stage.workspace->take<float>(static_cast<size_t>(rows) * weights.out);
+    return p;
+  };
+  describe(args.main, params.pooler[0]);
+  if (of_keys != nullptr) describe(*of_keys, params.pooler[1]);
+  const dim3 grid(rows, of_keys == nullptr ? 1 : 2);
+
+  if (args.ratio == 1) {
+    ONELANE_CHECK(of_keys == nullptr, "an index compressor pools groups of several tokens");
+    Product p = product(args.main.wkv);
+    params.pooler[0].latent = p.rounded = stage.workspace->take<bf16>(static_cast<size_t>(rows) * kHeadDim);
+    multiply(stage, {p});
+  } else {
+    const Product kv = summed(args.main.wkv, params.pooler[0].kv);
+    const Product gate = summed(args.main.wgate, params.pooler[0].gate);
+    if (of_keys == nullptr) {
+      multiply(stage, {kv, gate});
+    } else {
+      const Product key_kv = summed(of_keys->wkv, params.pooler[1].kv);
+      const Product key_gate = summed(of_keys->wgate, params.pooler[1].gate);
+      multiply(stage, {kv, gate, key_kv, key_gate});
+    }
+  }
+  launch(stage, "compress_groups", compress_groups, grid, dim3(kThreads), 0, params);
+  if (args.ratio > 1) launch(stage, "save_rows", save_rows, grid, dim3(kSaveThreads), 0, params);
+}
+
+}  // namespace onelane::cuda
