@@ -14,5 +14,4 @@ UNWRITTEN(head, const HeadArgs&, const int32_t*)
 UNWRITTEN(main_input, const MainInputArgs&)
 UNWRITTEN(markov, const MarkovArgs&, float*)
 // moe/
-UNWRITTEN(experts, const ExpertsArgs&, const ExpertPointers*)
 }  // namespace onelane::cuda

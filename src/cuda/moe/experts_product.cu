@@ -1,0 +1,345 @@
+// The experts' products: weights stream through shared memory once, whatever the number of columns (see experts.h and
+// experts_stream.h).
+//
+// Blocks stay, and take units in turn: two times 16 rows of one tile's expert, over all of k. Each of a block's eight
+// warps has a segment of k, which the shape fixes, and a ring of its own, so that it waits for nothing but its own
+// copies; they run ahead into the next unit while sums of the last one meet in shared memory, in ascending order.
+#include <algorithm>
+
+#include "base/check.h"
+#include "cuda/moe/experts_stream.h"
+#include "cuda/ptx/cluster.h"
+
+namespace onelane::cuda::moe {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kTilesAtHand = 56;  // copied to shared memory if there are no more
+
+template <int kWidth>
+struct ProductArgs {
+  const Tile<kWidth>* tiles;
+  const int32_t* tile_count;
+  Activations x;
+  Layout routed, shared;
+  ExpertPointers shared_expert;
+  int units_per_tile;
+  int topk, routed_pairs;
+  // up: of a pair
+  const float* weights;
+  float limit;
+  bf16* out;  // [pairs, out_width]
+  int out_width;
+};
+
+template <int kPending>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+template <bool kDown, int kWidth>
+__device__ __forceinline__ Rows rows_of(const ProductArgs<kWidth>& args, const Tile<kWidth>& tile, int part) {
+  Rows rows;
+  rows.layout = tile.shared != 0 ? args.shared : args.routed;
+  const int first = part * (kDown ? 2 * kTileRows : kTileRows);
+  rows.first_row[0] = first;
+  rows.first_row[1] = kDown ? first + kTileRows : first;
+  rows.scale[0] = kDown ? tile.expert.w2_scale : tile.expert.w1_scale;
+  rows.scale[1] = kDown ? tile.expert.w2_scale : tile.expert.w3_scale;
+  rows.data[0] = (kDown ? tile.expert.w2 : tile.expert.w1) + static_cast<int64_t>(first) * rows.layout.row_bytes;
+  rows.data[1] = kDown ? rows.data[0] + static_cast<int64_t>(kTileRows) * rows.layout.row_bytes
+                       : tile.expert.w3 + static_cast<int64_t>(first) * rows.layout.row_bytes;
+  return rows;
+}
+
+// The stages of the warp's segment: whole quads of blocks, as many for every warp as there are.
+struct Segment {
+  int first, last;
+
+  __device__ __forceinline__ Segment(const Layout& layout, int blocks, int warp) {
+    const int quads = (blocks + 3) / 4, share = (quads + kWarps - 1) / kWarps;
+    const int begin = min(warp * share, quads), end = min(begin + share, quads);
+    const int all = (layout.row_bytes + kStageBytes - 1) / kStageBytes;
+    first = layout.fp4 ? begin : min(2 * begin, all);
+    last = layout.fp4 ? end : min(2 * end, all);
+  }
+};
+
+// The copying end of a warp's ring.
+template <bool kDown, int kGroups, int kSlots>
+class Copier {
+ public:
+  static constexpr int kWidth = 8 * kGroups;
+
+  __device__ __forceinline__ Copier(const ProductArgs<kWidth>& args, const Tile<kWidth>* tiles, int units,
+                                    uint32_t ring)
+      : args_(args), tiles_(tiles), units_(units), ring_(ring), unit_(static_cast<int>(blockIdx.x)) {
+    begin_unit();
+#pragma unroll
+    for (int i = 0; i < kSlots - 1; ++i) copy_next();
+  }
+
+  // For all lanes, which are done with what the slot had.
+  __device__ __forceinline__ void copy_next() {
+    if (unit_ < units_) {
+      copy_stage<kGroups>(ring_ + slot_ * kSlotBytes<kGroups>, rows_, args_.x, stage_, code_rows_, factor_rows_);
+      if (++stage_ == last_stage_) {
+        unit_ += static_cast<int>(gridDim.x);
+        begin_unit();
+      }
+    }
+    ptx::copies_commit();
+    slot_ = slot_ + 1 == kSlots ? 0 : slot_ + 1;
+  }
+
+ private:
+  __device__ __forceinline__ void begin_unit() {
+    if (unit_ >= units_) return;
+    const Tile<kWidth>& tile = tiles_[unit_ / args_.units_per_tile];
+    rows_ = rows_of<kDown>(args_, tile, unit_ % args_.units_per_tile);
+    const Segment segment(rows_.layout, args_.x.blocks, threadIdx.x / 32);
+    stage_ = segment.first;
+    last_stage_ = segment.last;
+    if (segment.first == segment.last) unit_ = units_;  // as in every other unit
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < kGroups; ++n) {
+      code_rows_[n] = row_of(tile, 8 * n + lane / 4);
+      factor_rows_[n] = row_of(tile, 8 * n + lane % 8);
+    }
+  }
+  __device__ __forceinline__ int row_of(const Tile<kWidth>& tile, int column) const {
+    if (column >= tile.count) return -1;
+    const int pair = tile.pairs[column];
+    if (kDown) return pair;
+    return pair < args_.routed_pairs ? pair / args_.topk : pair - args_.routed_pairs;
+  }
+
+  const ProductArgs<kWidth>& args_;
+  const Tile<kWidth>* tiles_;
+  int units_;
+  uint32_t ring_;
+  int unit_, stage_ = 0, last_stage_ = 0, slot_ = 0;
+  Rows rows_;
+  int code_rows_[kGroups], factor_rows_[kGroups];
+};
+
+template <int kGroups>
+constexpr int kSumFloats = kWarps * 2 * kGroups * 128;
+
+template <int kGroups>
+__device__ __forceinline__ float add_segments(const float* sums, int m, int row, int column) {
+  const float* at = sums + (m * kGroups + column / 8) * 128 + row * 8 + column % 8;
+  float sum = at[0];
+#pragma unroll
+  for (int warp = 1; warp < kWarps; ++warp) sum += at[warp * 2 * kGroups * 128];
+  return sum;
+}
+
+// What becomes of the sums. `thread`: which of kThreads the caller is, in a numbering of its own.
+template <bool kDown, int kGroups>
+__device__ __forceinline__ void finish_unit(const ProductArgs<8 * kGroups>& args, const Tile<8 * kGroups>& tile,
+                                            int part, const float* sums, int thread) {
+  constexpr int kRows = kDown ? 2 * kTileRows : kTileRows;
+  for (int i = thread; i < kRows * tile.count; i += kThreads) {
+    const int row = i % kRows, column = i / kRows;
+    const int pair = tile.pairs[column];
+    float value;
+    if constexpr (kDown) {
+      value = add_segments<kGroups>(sums, row / kTileRows, row % kTileRows, column);
+    } else {
+      const float gate = add_segments<kGroups>(sums, 0, row, column);
+      const float up = add_segments<kGroups>(sums, 1, row, column);
+      value = activation(gate, up, pair < args.routed_pairs ? args.weights[pair] : 1.0f, args.limit);
+    }
+    args.out[static_cast<int64_t>(pair) * args.out_width + part * kRows + row] = float_to_bf16(value);
+  }
+}
+
+__device__ __forceinline__ void prefetch_range(const std::byte* data, int64_t bytes, int64_t thread, int64_t threads) {
+  for (int64_t at = thread * 128; at < bytes; at += threads * 128) ptx::prefetch(data + at);
+}
+
+template <bool kDown, int kGroups, int kSlots>
+__global__ void __launch_bounds__(kThreads, kGroups == 1 ? 2 : 1)
+    multiply_experts(const __grid_constant__ ProductArgs<8 * kGroups> args) {
+  using ThisTile = Tile<8 * kGroups>;
+  extern __shared__ __align__(128) std::byte memory[];
+  float* sums = reinterpret_cast<float*>(memory);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t ring =
+      ptx::shared_address(memory) + kSumFloats<kGroups> * sizeof(float) + warp * kSlots * kSlotBytes<kGroups>;
+  if constexpr (!kDown) {
+    const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
+    const int64_t bytes = static_cast<int64_t>(args.out_width) * args.shared.row_bytes;
+    prefetch_range(args.shared_expert.w1, bytes, thread, threads);
+    prefetch_range(args.shared_expert.w3, bytes, thread, threads);
+  }
+  ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();
+
+  const int tile_count = *args.tile_count;
+  const ThisTile* tiles = args.tiles;
+  if constexpr (kGroups == 1) {
+    if (tile_count <= kTilesAtHand) {
+      uint2* to = reinterpret_cast<uint2*>(memory + kSumFloats<kGroups> * sizeof(float) +
+                                           kWarps * kSlots * kSlotBytes<kGroups>);
+      const uint2* from = reinterpret_cast<const uint2*>(args.tiles);
+      const int words = tile_count * static_cast<int>(sizeof(ThisTile) / sizeof(uint2));
+      for (int i = threadIdx.x; i < words; i += kThreads) to[i] = from[i];
+      tiles = reinterpret_cast<const ThisTile*>(to);
+      __syncthreads();
+    }
+  }
+  const int units = tile_count * args.units_per_tile;
+  Copier<kDown, kGroups, kSlots> copier(args, tiles, units, ring);
+  int slot = 0, turn = 0;
+  for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x), ++turn) {
+    const ThisTile& tile = tiles[unit / args.units_per_tile];
+    const int part = unit % args.units_per_tile;
+    const Rows rows = rows_of<kDown>(args, tile, part);
+    const Segment segment(rows.layout, args.x.blocks, warp);
+    const int live = (tile.count + 7) / 8;
+    Totals<kGroups> totals = {};
+    for (int stage = segment.first; stage < segment.last; ++stage) {
+      __syncwarp();
+      copier.copy_next();
+      wait_for_copies<kSlots - 1>();
+      __syncwarp();
+      const uint32_t at = ring + slot * kSlotBytes<kGroups>;
+      if (rows.layout.quads) {
+        add_stage<kGroups, true, true>(totals, at, rows, stage, args.x.blocks, live);
+      } else if (rows.layout.fp4) {
+        add_stage<kGroups, true, false>(totals, at, rows, stage, args.x.blocks, live);
+      } else {
+        add_stage<kGroups, false, false>(totals, at, rows, stage, args.x.blocks, live);
+      }
+      slot = slot + 1 == kSlots ? 0 : slot + 1;
+    }
+    const float scale = rows.layout.fp4 ? kE2m1AsE4m3 : 1.0f;
+    __syncthreads();  // the last unit's sums have been read
+    float* mine = sums + warp * 2 * kGroups * 128 + lane / 4 * 8 + lane % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+#pragma unroll
+      for (int n = 0; n < kGroups; ++n) {
+        const float(&of)[4] = totals.of[m][n];
+        float* to = mine + (m * kGroups + n) * 128;
+        *reinterpret_cast<float2*>(to) = make_float2(of[0] * scale, of[1] * scale);
+        *reinterpret_cast<float2*>(to + 64) = make_float2(of[2] * scale, of[3] * scale);
+      }
+    }
+    __syncthreads();
+    // Few columns keep one warp busy; not always the same.
+    finish_unit<kDown, kGroups>(args, tile, part, sums, (warp + turn) % kWarps * 32 + lane);
+  }
+}
+
+Layout layout_of(const Matrix& w, bool quads) {
+  Layout layout = {};
+  layout.fp4 = w.kind == Matrix::Kind::kFp4;
+  layout.quads = layout.fp4 && quads && w.in % 128 == 0;
+  layout.row_bytes = layout.fp4 ? w.in / 2 : w.in;
+  const int edge = layout.fp4 ? 32 : w.block;
+  layout.scale_row = (w.in + edge - 1) / edge;
+  layout.block_shift = edge == 128 ? 2 : 0;
+  layout.row_shift = layout.fp4 ? 0 : edge == 128 ? 7 : 5;
+  layout.scales = layout.scale_row * ((w.out + (1 << layout.row_shift) - 1) >> layout.row_shift);
+  return layout;
+}
+
+bool aligned(const void* p, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
+
+// Scales of four blocks of fp4 can be read as a word.
+bool scales_in_words(const ExpertWeights& e) {
+  return aligned(e.w1.scale, 4) && aligned(e.w2.scale, 4) && aligned(e.w3.scale, 4);
+}
+
+struct Operands {
+  Codes codes;
+  bf16* out;
+};
+
+template <bool kDown, int kGroups, int kSlots>
+void multiply(const ExpertsCall& call, ProductArgs<8 * kGroups> args, const Operands& operands, bool quads) {
+  const ExpertsArgs& a = *call.args;
+  const Codes& codes = operands.codes;
+  args.x = {codes.codes,     codes.scales, codes.row_bytes(), codes.width / codes.block, codes.block == 128 ? 2 : 0,
+            codes.width / 32};
+  args.routed = layout_of(kDown ? a.experts[0].w2 : a.experts[0].w1, quads);
+  args.shared = layout_of(kDown ? a.shared.w2 : a.shared.w1, scales_in_words(a.shared));
+  args.out = operands.out;
+  args.out_width = kDown ? a.dim : a.inter;
+  args.units_per_tile = args.out_width / (kDown ? 2 * kTileRows : kTileRows);
+  constexpr size_t kBytes = kSumFloats<kGroups> * sizeof(float) + kWarps * kSlots * kSlotBytes<kGroups> +
+                            (kGroups == 1 ? kTilesAtHand * sizeof(Tile<8>) : 0);
+  const int64_t most = static_cast<int64_t>(max_tiles<8 * kGroups>(call)) * args.units_per_tile;
+  const int blocks = call.stage->processors * (kGroups == 1 ? 2 : 1);
+  launch(*call.stage, kDown ? "multiply_experts down" : "multiply_experts up", multiply_experts<kDown, kGroups, kSlots>,
+         dim3(static_cast<unsigned>(std::min<int64_t>(most, blocks))), dim3(kThreads), kBytes, args);
+}
+
+template <int kGroups, int kSlots>
+void stream(const ExpertsCall& call, bf16* y) {
+  const Stage& stage = *call.stage;
+  const ExpertsArgs& a = *call.args;
+  auto* tiles = stage.workspace->take<Tile<8 * kGroups>>(max_tiles<8 * kGroups>(call));
+  auto* tile_count = stage.workspace->take<int32_t>(1);
+  auto* hidden = stage.workspace->take<bf16>(static_cast<size_t>(call.pairs()) * a.inter);
+  const int block = a.shared.w1.act_block;
+  const Codes x = take_codes(stage, call.rows(), a.dim, block);
+  const Codes middle = take_codes(stage, call.pairs(), a.inter, block);
+  const bool quads = std::all_of(a.experts, a.experts + a.expert_count, scales_in_words);
+
+  ProductArgs<8 * kGroups> args = {};
+  args.tiles = tiles;
+  args.tile_count = tile_count;
+  args.shared_expert = pointers_of(a.shared);
+  args.topk = a.topk;
+  args.routed_pairs = call.routed_pairs();
+  args.weights = a.weights;
+  args.limit = a.limit;
+  prepare(call, x, tiles, tile_count);
+  multiply<false, kGroups, kSlots>(call, args, {x, hidden}, quads);
+  quantise(call, hidden, call.pairs(), middle);
+  multiply<true, kGroups, kSlots>(call, args, {middle, y}, quads);
+}
+
+bool can_stream(const ExpertWeights& expert, const ExpertWeights& like, int act_block) {
+  const auto fits = [&](const Matrix& w, const Matrix& first) {
+    const bool known =
+        w.kind == Matrix::Kind::kFp4 || (w.kind == Matrix::Kind::kFp8 && (w.block == 32 || w.block == 128));
+    return known && w.kind == first.kind && w.block == first.block && w.act_block == act_block && aligned(w.data, 16);
+  };
+  return fits(expert.w1, like.w1) && fits(expert.w3, like.w1) && fits(expert.w2, like.w2);
+}
+
+}  // namespace
+
+bool can_stream(const ExpertsArgs& args) {
+  const int act_block = args.shared.w1.act_block;
+  if ((act_block != 32 && act_block != 128) || args.dim % act_block != 0 || args.inter % act_block != 0) return false;
+  return can_stream(args.shared, args.shared, act_block) &&
+         std::all_of(args.experts, args.experts + args.expert_count,
+                     [&](const ExpertWeights& e) { return can_stream(e, args.experts[0], act_block); });
+}
+
+void stream_experts(const ExpertsCall& call, bf16* y) {
+  // Chips with at least 160 KB of shared memory a multiprocessor.
+  const int arch = call.stage->arch;
+  const bool roomy = arch == 80 || (arch >= 90 && arch < 110);
+  const double rows_per_expert = static_cast<double>(call.routed_pairs()) / call.args->expert_count;
+  if (!roomy) {
+    stream<1, 2>(call, y);
+  } else if (rows_per_expert <= 4) {
+    stream<1, 3>(call, y);
+  } else if (rows_per_expert <= 12 || arch == 80) {
+    stream<2, 3>(call, y);
+  } else {
+    stream<4, 3>(call, y);
+  }
+}
+
+}  // namespace onelane::cuda::moe
