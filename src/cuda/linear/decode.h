@@ -1,8 +1,11 @@
 // Weights and quantised activations as operands of 16-bit float products, exactly: e4m3 fits f16, and e2m1 does when
-// taken 2^-14 times. Scales are powers of two and are applied to sums of one block, which is exact as well.
+// taken 2^-14 times; both fit bf16, for activations that are not quantised. Scales are powers of two and are applied to
+// sums of one block, which is exact as well.
 #pragma once
 
 #include <cstdint>
+
+#include "cuda/ptx/memory.h"
 
 namespace onelane::cuda {
 
@@ -35,5 +38,25 @@ __device__ __forceinline__ void e2m1_to_f16(uint32_t nibbles, uint32_t (&out)[4]
   }
 }
 inline constexpr float kE2m1Unit = 0x1p14f;  // what a product with one such operand is to be multiplied with
+
+// Four e4m3 bytes -> two pairs of bf16, in order. (The NaN code counts as 480 here.)
+__device__ __forceinline__ void e4m3_to_bf16(uint32_t bytes, uint32_t (&out)[2]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    // Each byte in the lower half of 16 bits, its sign above; then moved to where exponent and mantissa of a bf16 are:
+    // the value times 2^-120.
+    const uint32_t small = (ptx::permute(bytes, 0, i == 0 ? 0x9180 : 0xb3a2) << 4) & 0x87f087f0u;
+    out[i] = ptx::mul_bf16(small, 0x7b807b80u);
+  }
+}
+
+// Eight e2m1 nibbles -> four pairs of bf16, values as they are; pair i is nibbles i and i + 4.
+__device__ __forceinline__ void e2m1_to_bf16(uint32_t nibbles, uint32_t (&out)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t up = nibbles << (12 - 4 * i);
+    out[i] = ptx::mul_bf16((up & 0x80008000u) | (up >> 6 & 0x01c001c0u), 0x7e807e80u);
+  }
+}
 
 }  // namespace onelane::cuda

@@ -1,6 +1,9 @@
 // Products with the checkpoint's matrices: y = x W^T (kernels.h Matrix), for every stage that has one.
 #pragma once
 
+#include <initializer_list>
+#include <span>
+
 #include "cuda/stage.h"
 
 namespace onelane::cuda {
@@ -17,10 +20,14 @@ struct Product {
   bf16* rounded = nullptr;
   float* exact = nullptr;
   int64_t y_stride = 0;
+  bool add = false;  // to what `exact` holds
 };
 
 // Products that do not depend on each other, in as few launches as they fit. Any shape that the loader admits; fast for
 // whole blocks of 32 along `in`. Every y is a function of its row of x and the matrix alone, to the bit.
-void multiply(const Stage& stage, std::initializer_list<Product> products);
+void multiply_all(const Stage& stage, std::span<const Product> products);
+inline void multiply(const Stage& stage, std::initializer_list<Product> products) {
+  multiply_all(stage, {products.begin(), products.size()});
+}
 
 }  // namespace onelane::cuda

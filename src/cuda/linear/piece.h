@@ -1,0 +1,125 @@
+// A product as its kernels see it, and what they must agree on so that a result does not depend on which of them made
+// it: how a row is cut, quantised and summed.
+//
+// Sums. A row's `in` values are cut into segments, each summed in order from zero; the segments' sums are added in
+// order, from zero. Within a segment, a *unit* (32 values, or 128 where all its scales cover 128) is summed by the
+// tensor cores from zero, in the order of Format::multiply(), and added times its two scales.
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/numerics.h"
+#include "cuda/stage.h"
+
+namespace onelane::cuda {
+
+inline constexpr int kBlock = 32;  // what every scale covers a multiple of, and a segment is a multiple of
+
+struct Piece {
+  const std::byte* data;
+  const uint8_t* scale;
+  const bf16* x;  // for all but the last kernel in whole 16 bytes, as weights and strides are
+  int64_t x_stride;
+  // Of quantised activations, for the kernels that do not quantise themselves: e4m3 [rows, in] and scales [in /
+  // act_block, scale_stride].
+  const uint8_t* codes;
+  const float* code_scales;
+  bf16* rounded;
+  float* exact;
+  int64_t y_stride;
+  int in, first_out, outs, rows;
+  int row_shift, k_shift,
+      scale_width;  // the scale of (row, k): scale[(row >> row_shift) * scale_width + (k >> k_shift)]
+  int act_shift;    // that of an activation: k >> act_shift
+  int scale_stride;
+  int segments;
+  bool add;                 // to what is there
+  int first_block, blocks;  // of the launch
+};
+
+// What one launch can hold.
+struct Pieces {
+  static constexpr int kMost = 16;
+  Piece piece[kMost];
+  int count;
+};
+
+// The piece that a block works on.
+__device__ __forceinline__ const Piece& piece_of(const Pieces& pieces, int block) {
+  int i = 0;
+  while (i + 1 < pieces.count && block >= pieces.piece[i + 1].first_block) ++i;
+  return pieces.piece[i];
+}
+
+// Segments of a row of whole blocks: as many as leave 256 values to each, 16 at most (the warps of a block of the
+// kernel for few rows).
+inline int segments_of(int in) {
+  int segments = 16;
+  while (segments > 1 && in / segments < 256) segments /= 2;
+  return segments;
+}
+
+// Where segment `s` begins, in blocks; `unit` is that of the sums.
+__host__ __device__ inline int segment_begin(const Piece& piece, int unit, int s) {
+  return piece.in / unit * s / piece.segments * (unit / kBlock);
+}
+
+__device__ __forceinline__ uint32_t weight_scale(const Piece& piece, int row, int k) {
+  return ptx::load_byte(piece.scale + static_cast<int64_t>(row >> piece.row_shift) * piece.scale_width +
+                        (k >> piece.k_shift));
+}
+
+__device__ __forceinline__ void store_output(const Piece& piece, int row, int out, float y) {
+  const int64_t at = row * piece.y_stride + out;
+  if (piece.rounded != nullptr) {
+    piece.rounded[at] = float_to_bf16(y);
+  } else {
+    piece.exact[at] = piece.add ? piece.exact[at] + y : y;
+  }
+}
+
+// The e4m3 codes of eight values, the block of which neighbouring lanes hold, and their scale: for all lanes of a warp.
+__device__ __forceinline__ uint2 quantise_eight(const uint4& values, int act_shift, uint32_t& scale) {
+  float v[8];
+  const uint32_t words[4] = {values.x, values.y, values.z, values.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = unpack_bf16(words[i]);
+    v[2 * i] = pair.x;
+    v[2 * i + 1] = pair.y;
+  }
+  scale = fp8_scale(act_shift == 5 ? block_amax<4>(v) : block_amax<16>(v));
+  if (scale == 255) return make_uint2(0x7f7f7f7fu, 0x7f7f7f7fu);
+  const float inverse = inverse_e8m0(scale);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] *= inverse;
+  return make_uint2(pack_e4m3(v[0], v[1]) | pack_e4m3(v[2], v[3]) << 16, pack_e4m3(v[4], v[5]) | pack_e4m3(v[6], v[7])
+                                                                                                     << 16);
+}
+
+// -- the kernels' launchers ------------------------------------------------------------------------------------------
+
+// How the pieces of a launch are made.
+struct PieceKind {
+  Matrix::Kind kind;
+  bool quantised;
+  int unit;  // 32 or 128
+};
+
+// Up to kFewRows rows a piece. False, and nothing done, where their activations do not fit into shared memory.
+inline constexpr int kFewRows = 16;
+bool multiply_few_rows(const Stage& stage, const PieceKind& kind, Pieces& pieces);
+// Any number of rows; needs codes.
+void multiply_many_rows(const Stage& stage, const PieceKind& kind, Pieces& pieces);
+// Any shape and alignment; needs codes.
+void multiply_any_shape(const Stage& stage, Matrix::Kind kind, const Piece& piece);
+
+// Gives a piece codes and scales of its quantised activations.
+void quantise_rows(const Stage& stage, Piece& piece);
+// Gives it a copy of its x in whole 16 bytes.
+void align_rows(const Stage& stage, Piece& piece);
+
+// What a block of a kernel may have.
+int shared_memory_limit();
+
+}  // namespace onelane::cuda

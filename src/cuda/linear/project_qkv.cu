@@ -1,0 +1,158 @@
+// Queries and window records: the products, and what is done to their rows between and after them.
+#include "base/check.h"
+#include "cuda/linear/multiply.h"
+#include "cuda/linear/rms_norm.h"
+#include "cuda/stages.h"
+
+namespace onelane::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kLaneValues = kHeadDim / 32;              // lane l of a warp has dims [16 l, 16 l + 16) of a head
+constexpr int kRopeLane = 32 - kRopeDim / kLaneValues;  // the first with dims that are rotated
+
+__device__ __forceinline__ void load_lane(const bf16* head, int lane, float (&v)[kLaneValues]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint4 eight = reinterpret_cast<const uint4*>(head)[2 * lane + i];
+    const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 pair = unpack_bf16(words[j]);
+      v[8 * i + 2 * j] = pair.x;
+      v[8 * i + 2 * j + 1] = pair.y;
+    }
+  }
+}
+
+__device__ __forceinline__ float sum_of_squares(const float (&v)[kLaneValues]) {
+  float squares = 0;
+#pragma unroll
+  for (const float value : v) squares = fmaf(value, value, squares);
+  return warp_sum(squares);
+}
+
+// Rotates a lane's dims, rounded before and after, if they are among the last 64. `angles`: a row's 32 cosines and
+// sines.
+__device__ __forceinline__ void rope_lane(const float* angles, int lane, float (&v)[kLaneValues]) {
+  if (lane < kRopeLane) return;
+#pragma unroll
+  for (int i = 0; i < kLaneValues; i += 2) {
+    const int pair = (lane - kRopeLane) * (kLaneValues / 2) + i / 2;
+    const float c = angles[pair], s = angles[kRopeDim / 2 + pair];
+    const float even = v[i], odd = v[i + 1];
+    v[i] = round_bf16(__fsub_rn(__fmul_rn(even, c), __fmul_rn(odd, s)));
+    v[i + 1] = round_bf16(__fadd_rn(__fmul_rn(even, s), __fmul_rn(odd, c)));
+  }
+}
+
+struct NormArgs {
+  bf16* qr;  // [rows, q_lora], in place; null: records alone
+  const bf16* q_norm;
+  int q_lora;
+  const bf16* kv;  // [rows, 512]
+  const bf16* kv_norm;
+  const float* angles;
+  float eps;
+  uint8_t* data;  // of the records
+  uint8_t* scales;
+};
+
+// Block (row, 0) makes a row's record, block (row, 1) norms its low-rank query.
+template <RecordFormat kFormat>
+__global__ void __launch_bounds__(kThreads) norm_rows(const NormArgs args) {
+  __shared__ float partial[32];
+  ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();
+  const int64_t row = blockIdx.x;
+  if (blockIdx.y == 1) {
+    bf16* qr = args.qr + row * args.q_lora;
+    rms_norm_row(qr, args.q_norm, args.q_lora, args.eps, qr, partial);
+    return;
+  }
+  if (threadIdx.x >= 32) return;
+  const int lane = threadIdx.x;
+  float v[kLaneValues];
+  load_lane(args.kv + row * kHeadDim, lane, v);
+  const float scale = rms_scale(sum_of_squares(v), kHeadDim, args.eps);
+#pragma unroll
+  for (int i = 0; i < kLaneValues; ++i) {
+    v[i] = round_bf16(normed(v[i], scale, args.kv_norm[lane * kLaneValues + i]));
+  }
+  rope_lane(args.angles + row * kRopeDim, lane, v);
+  encode_record<kFormat>(v, lane, args.data + row * record_data_bytes(kFormat),
+                         args.scales + row * record_scale_bytes(kFormat));
+}
+
+// A warp for a head of a row, in place.
+__global__ void __launch_bounds__(kThreads)
+    finish_queries(bf16* q, int64_t warps, int heads, bool head_norm, float eps, const float* angles) {
+  ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  const int lane = threadIdx.x % 32;
+  if (i >= warps) return;
+  // Without a norm most lanes have nothing to do.
+  if (!head_norm && lane < kRopeLane) return;
+  bf16* head = q + i * kHeadDim;
+  float v[kLaneValues];
+  load_lane(head, lane, v);
+  if (head_norm) {
+    const float scale = rms_scale(sum_of_squares(v), kHeadDim, eps);
+#pragma unroll
+    for (float& value : v) value = round_bf16(__fmul_rn(value, scale));
+  }
+  rope_lane(angles + i / heads * kRopeDim, lane, v);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float* w = v + 8 * half;
+    reinterpret_cast<uint4*>(head)[2 * lane + half] = make_uint4(
+        ptx::pack_bf16(w[0], w[1]), ptx::pack_bf16(w[2], w[3]), ptx::pack_bf16(w[4], w[5]), ptx::pack_bf16(w[6], w[7]));
+  }
+}
+
+void launch_norms(const Stage& stage, RecordFormat format, int rows, const NormArgs& args) {
+  const dim3 grid(rows, args.qr != nullptr ? 2 : 1);
+  if (format == RecordFormat::kV4Fp8) {
+    launch(stage, "norm_rows", norm_rows<RecordFormat::kV4Fp8>, grid, dim3(kThreads), 0, args);
+  } else {
+    ONELANE_CHECK(format == RecordFormat::kV41Fp8, "window records are fp8");
+    launch(stage, "norm_rows", norm_rows<RecordFormat::kV41Fp8>, grid, dim3(kThreads), 0, args);
+  }
+}
+
+}  // namespace
+
+void project_qkv(const Stage& stage, const QkvArgs& args) {
+  const int rows = stage.rows.count;
+  if (rows == 0) return;
+  const float* angles = stage.angles(*args.rope);
+  bf16* kv = stage.workspace->take<bf16>(static_cast<size_t>(rows) * kHeadDim);
+  const auto product = [&](const Matrix& w, const bf16* x, int64_t x_stride, bf16* y) {
+    return Product{.weights = &w, .x = x, .x_stride = x_stride, .rows = rows, .rounded = y, .y_stride = w.out};
+  };
+  const bool queries = static_cast<bool>(args.wq_a);
+  if (queries) {
+    ONELANE_CHECK(args.wq_b.out == args.heads * kHeadDim, "wq_b must give 512 values per head");
+    multiply(stage, {product(args.wq_a, args.x, args.dim, args.qr), product(args.wkv, args.x, args.dim, kv)});
+  } else {
+    multiply(stage, {product(args.wkv, args.x, args.dim, kv)});
+  }
+  launch_norms(stage, args.kv.format, rows,
+               {.qr = queries ? args.qr : nullptr,
+                .q_norm = args.q_norm,
+                .q_lora = args.wq_a.out,
+                .kv = kv,
+                .kv_norm = args.kv_norm,
+                .angles = angles,
+                .eps = args.norm_eps,
+                .data = args.kv.data(0),
+                .scales = args.kv.scales(0)});
+  if (!queries) return;
+  multiply(stage, {product(args.wq_b, args.qr, args.wq_a.out, args.q)});
+  const int64_t warps = static_cast<int64_t>(rows) * args.heads;
+  launch(stage, "finish_queries", finish_queries, dim3(static_cast<unsigned>((32 * warps + kThreads - 1) / kThreads)),
+         dim3(kThreads), 0, args.q, warps, args.heads, args.q_head_norm, args.norm_eps, angles);
+}
+
+}  // namespace onelane::cuda
