@@ -110,8 +110,8 @@ struct RingCache {
   RecordBlock block(int slot) const { return {base + static_cast<size_t>(slot) * slot_bytes, format, capacity}; }
 };
 
-// The records one owner layer keeps in every page: `per_page` of them at `offset` in a page. base, offset and page_bytes
-// are multiples of 16, for loads of that size.
+// The records one owner layer keeps in every page: `per_page` of them at `offset` in a page. base, offset and
+// page_bytes are multiples of 16, for loads of that size.
 struct PagedCache {
   std::byte* base = nullptr;  // the page pool
   size_t page_bytes = 0;
