@@ -12,6 +12,7 @@
 // and where, changes no bit.
 #pragma once
 
+#include "cuda/numerics.h"
 #include "cuda/stages.h"
 
 namespace onelane::cuda::moe {
@@ -74,17 +75,9 @@ void stream_experts(const ExpertsCall& call, bf16* y);
 // The same for any matrices, slowly.
 void plain_experts(const ExpertsCall& call, bf16* y);
 
-// a of the contract's formula, from gate and up before their rounding.
-__device__ __forceinline__ float activation(float gate, float up, float weight, float limit);
-
-}  // namespace onelane::cuda::moe
-
-#include "cuda/numerics.h"
-
-namespace onelane::cuda::moe {
-
-// Comparisons are written so that a NaN passes.
+// a of the contract's formula, before its rounding, from gate and up before theirs.
 __device__ __forceinline__ float activation(float gate, float up, float weight, float limit) {
+  // Compared so that a NaN passes.
   float g = round_bf16(gate), u = round_bf16(up);
   g = limit < g ? limit : g;
   u = u < -limit ? -limit : limit < u ? limit : u;

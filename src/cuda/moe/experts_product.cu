@@ -1,9 +1,10 @@
-// The experts' products: weights stream through shared memory once, whatever the number of columns (see experts.h and
-// experts_stream.h).
+// The experts' products: weights stream through shared memory once, whatever the number of columns (see experts.h,
+// experts_copy.h, experts_stream.h).
 //
-// Blocks stay, and take units in turn: two times 16 rows of one tile's expert, over all of k. Each of a block's eight
-// warps has a segment of k, which the shape fixes, and a ring of its own, so that it waits for nothing but its own
-// copies; they run ahead into the next unit while sums of the last one meet in shared memory, in ascending order.
+// Blocks stay, and have a stretch of units each: two times 16 rows of one tile's expert, over all of k. Each of a
+// block's eight warps has a segment of k, which the shape fixes, and a ring of its own, so that it waits for nothing
+// but its own copies; they run ahead into the next unit while sums of the last one meet in shared memory, in ascending
+// order.
 #include <algorithm>
 
 #include "base/check.h"
@@ -13,9 +14,9 @@
 namespace onelane::cuda::moe {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = kSegments;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kTilesAtHand = 56;  // copied to shared memory if there are no more
+constexpr int kTilesAtHand = 49;  // copied to shared memory if there are no more
 
 template <int kWidth>
 struct ProductArgs {
@@ -25,7 +26,9 @@ struct ProductArgs {
   Layout routed, shared;
   ExpertPointers shared_expert;
   int units_per_tile;
-  int topk, routed_pairs;
+  int shared_tiles;
+  int routed_pairs;
+  uint64_t row_magic;  // pair / topk = pair * row_magic >> 32
   // up: of a pair
   const float* weights;
   float limit;
@@ -53,76 +56,87 @@ __device__ __forceinline__ Rows rows_of(const ProductArgs<kWidth>& args, const T
   return rows;
 }
 
-// The stages of the warp's segment: whole quads of blocks, as many for every warp as there are.
-struct Segment {
-  int first, last;
-
-  __device__ __forceinline__ Segment(const Layout& layout, int blocks, int warp) {
-    const int quads = (blocks + 3) / 4, share = (quads + kWarps - 1) / kWarps;
-    const int begin = min(warp * share, quads), end = min(begin + share, quads);
-    const int all = (layout.row_bytes + kStageBytes - 1) / kStageBytes;
-    first = layout.fp4 ? begin : min(2 * begin, all);
-    last = layout.fp4 ? end : min(2 * end, all);
-  }
-};
-
 // The copying end of a warp's ring.
 template <bool kDown, int kGroups, int kSlots>
 class Copier {
  public:
   static constexpr int kWidth = 8 * kGroups;
 
-  __device__ __forceinline__ Copier(const ProductArgs<kWidth>& args, const Tile<kWidth>* tiles, int units,
+  __device__ __forceinline__ Copier(const ProductArgs<kWidth>& args, const Tile<kWidth>* tiles, const Walk& walk,
                                     uint32_t ring)
-      : args_(args), tiles_(tiles), units_(units), ring_(ring), unit_(static_cast<int>(blockIdx.x)) {
+      : args_(args), tiles_(tiles), ring_(ring), to_(ring), walk_(walk) {
     begin_unit();
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < kSlots - 1; ++i) copy_next();
   }
 
   // For all lanes, which are done with what the slot had.
   __device__ __forceinline__ void copy_next() {
-    if (unit_ < units_) {
-      copy_stage<kGroups>(ring_ + slot_ * kSlotBytes<kGroups>, rows_, args_.x, stage_, code_rows_, factor_rows_);
+    if (walk_.left > 0) {
+      if (quads_) {
+        source_.copy(to_);
+      } else {
+        const Tile<kWidth>& tile = tiles_[walk_.tile];
+        int code_rows[kGroups], factor_rows[kGroups];
+        find_rows(tile, code_rows, factor_rows);
+        copy_stage<kGroups>(to_, rows_of<kDown>(args_, tile, walk_.part), args_.x, stage_, code_rows, factor_rows);
+      }
       if (++stage_ == last_stage_) {
-        unit_ += static_cast<int>(gridDim.x);
-        begin_unit();
+        const bool same_tile = walk_.next(args_);
+        if (same_tile && quads_) {
+          const Layout& layout = shared_ ? args_.shared : args_.routed;
+          source_.next_rows(layout, kDown ? 2 * kTileRows : kTileRows, last_stage_ - first_stage_);
+          stage_ = first_stage_;
+        } else {
+          begin_unit();
+        }
       }
     }
     ptx::copies_commit();
-    slot_ = slot_ + 1 == kSlots ? 0 : slot_ + 1;
+    to_ += kSlotBytes<kGroups>;
+    if (to_ == ring_ + kSlots * kSlotBytes<kGroups>) to_ = ring_;
   }
 
  private:
   __device__ __forceinline__ void begin_unit() {
-    if (unit_ >= units_) return;
-    const Tile<kWidth>& tile = tiles_[unit_ / args_.units_per_tile];
-    rows_ = rows_of<kDown>(args_, tile, unit_ % args_.units_per_tile);
-    const Segment segment(rows_.layout, args_.x.blocks, threadIdx.x / 32);
-    stage_ = segment.first;
+    if (walk_.left <= 0) return;
+    const Tile<kWidth>& tile = tiles_[walk_.tile];
+    const Rows rows = rows_of<kDown>(args_, tile, walk_.part);
+    const Segment segment(rows.layout, args_.x.blocks, threadIdx.x / 32);
+    stage_ = first_stage_ = segment.first;
     last_stage_ = segment.last;
-    if (segment.first == segment.last) unit_ = units_;  // as in every other unit
+    if (segment.first == segment.last) walk_.left = 0;  // as in every other unit
+    shared_ = tile.shared != 0;
+    quads_ = rows.layout.quads;
+    if (!quads_) return;
+    int code_rows[kGroups], factor_rows[kGroups];
+    find_rows(tile, code_rows, factor_rows);
+    source_ = QuadSource<kGroups>(rows, args_.x, stage_, code_rows, factor_rows);
+  }
+  __device__ __forceinline__ void find_rows(const Tile<kWidth>& tile, int (&code_rows)[kGroups],
+                                            int (&factor_rows)[kGroups]) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
-      code_rows_[n] = row_of(tile, 8 * n + lane / 4);
-      factor_rows_[n] = row_of(tile, 8 * n + lane % 8);
+      code_rows[n] = row_of(tile, 8 * n + lane / 4);
+      factor_rows[n] = row_of(tile, 8 * n + lane % 8);
     }
   }
   __device__ __forceinline__ int row_of(const Tile<kWidth>& tile, int column) const {
     if (column >= tile.count) return -1;
     const int pair = tile.pairs[column];
     if (kDown) return pair;
-    return pair < args_.routed_pairs ? pair / args_.topk : pair - args_.routed_pairs;
+    return pair < args_.routed_pairs ? static_cast<int>(static_cast<uint32_t>(pair) * args_.row_magic >> 32)
+                                     : pair - args_.routed_pairs;
   }
 
   const ProductArgs<kWidth>& args_;
   const Tile<kWidth>* tiles_;
-  int units_;
-  uint32_t ring_;
-  int unit_, stage_ = 0, last_stage_ = 0, slot_ = 0;
-  Rows rows_;
-  int code_rows_[kGroups], factor_rows_[kGroups];
+  uint32_t ring_, to_;
+  Walk walk_;
+  int stage_ = 0, first_stage_ = 0, last_stage_ = 0;
+  bool quads_ = false, shared_ = false;
+  QuadSource<kGroups> source_;
 };
 
 template <int kGroups>
@@ -176,6 +190,17 @@ __global__ void __launch_bounds__(kThreads, kGroups == 1 ? 2 : 1)
     const int64_t bytes = static_cast<int64_t>(args.out_width) * args.shared.row_bytes;
     prefetch_range(args.shared_expert.w1, bytes, thread, threads);
     prefetch_range(args.shared_expert.w3, bytes, thread, threads);
+  } else {
+    // The tiles are there: this kernel could not start before the one ahead, which quantises, had seen the end of all
+    // that came earlier. Of `args.x` that is not so.
+    const Walk walk(args, __ldcg(args.tile_count));
+    if (walk.left > 0) {
+      const ThisTile& tile = args.tiles[walk.tile];
+      const int64_t bytes = (__ldcg(&tile.shared) != 0 ? args.shared : args.routed).row_bytes * int64_t{2 * kTileRows};
+      const auto* data =
+          reinterpret_cast<const std::byte*>(__ldcg(reinterpret_cast<const unsigned long long*>(&tile.expert.w2)));
+      prefetch_range(data + walk.part * bytes, bytes, threadIdx.x, kThreads);
+    }
   }
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
@@ -193,14 +218,13 @@ __global__ void __launch_bounds__(kThreads, kGroups == 1 ? 2 : 1)
       __syncthreads();
     }
   }
-  const int units = tile_count * args.units_per_tile;
-  Copier<kDown, kGroups, kSlots> copier(args, tiles, units, ring);
-  int slot = 0, turn = 0;
-  for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x), ++turn) {
-    const ThisTile& tile = tiles[unit / args.units_per_tile];
-    const int part = unit % args.units_per_tile;
-    const Rows rows = rows_of<kDown>(args, tile, part);
-    const Segment segment(rows.layout, args.x.blocks, warp);
+  Walk walk(args, tile_count);
+  Copier<kDown, kGroups, kSlots> copier(args, tiles, walk, ring);
+  uint32_t slot = ring;
+  for (int turn = 0; walk.left > 0; walk.next(args), ++turn) {
+    const ThisTile& tile = tiles[walk.tile];
+    const Layout layout = tile.shared != 0 ? args.shared : args.routed;
+    const Segment segment(layout, args.x.blocks, warp);
     const int live = (tile.count + 7) / 8;
     Totals<kGroups> totals = {};
     for (int stage = segment.first; stage < segment.last; ++stage) {
@@ -208,17 +232,24 @@ __global__ void __launch_bounds__(kThreads, kGroups == 1 ? 2 : 1)
       copier.copy_next();
       wait_for_copies<kSlots - 1>();
       __syncwarp();
-      const uint32_t at = ring + slot * kSlotBytes<kGroups>;
-      if (rows.layout.quads) {
-        add_stage<kGroups, true, true>(totals, at, rows, stage, args.x.blocks, live);
-      } else if (rows.layout.fp4) {
-        add_stage<kGroups, true, false>(totals, at, rows, stage, args.x.blocks, live);
+      if (layout.quads) {
+        if (args.x.factor_shift == 2) {
+          add_quad<kGroups, true>(totals, slot, live);
+        } else {
+          add_quad<kGroups, false>(totals, slot, live);
+        }
       } else {
-        add_stage<kGroups, false, false>(totals, at, rows, stage, args.x.blocks, live);
+        const Rows rows = rows_of<kDown>(args, tile, walk.part);
+        if (layout.fp4) {
+          add_stage<kGroups, true>(totals, slot, rows, stage, args.x.blocks, live);
+        } else {
+          add_stage<kGroups, false>(totals, slot, rows, stage, args.x.blocks, live);
+        }
       }
-      slot = slot + 1 == kSlots ? 0 : slot + 1;
+      slot += kSlotBytes<kGroups>;
+      if (slot == ring + kSlots * kSlotBytes<kGroups>) slot = ring;
     }
-    const float scale = rows.layout.fp4 ? kE2m1AsE4m3 : 1.0f;
+    const float scale = layout.fp4 ? kE2m1AsE4m3 : 1.0f;
     __syncthreads();  // the last unit's sums have been read
     float* mine = sums + warp * 2 * kGroups * 128 + lane / 4 * 8 + lane % 4 * 2;
 #pragma unroll
@@ -233,7 +264,7 @@ __global__ void __launch_bounds__(kThreads, kGroups == 1 ? 2 : 1)
     }
     __syncthreads();
     // Few columns keep one warp busy; not always the same.
-    finish_unit<kDown, kGroups>(args, tile, part, sums, (warp + turn) % kWarps * 32 + lane);
+    finish_unit<kDown, kGroups>(args, tile, walk.part, sums, (warp + turn) % kWarps * 32 + lane);
   }
 }
 
@@ -277,8 +308,9 @@ void multiply(const ExpertsCall& call, ProductArgs<8 * kGroups> args, const Oper
                             (kGroups == 1 ? kTilesAtHand * sizeof(Tile<8>) : 0);
   const int64_t most = static_cast<int64_t>(max_tiles<8 * kGroups>(call)) * args.units_per_tile;
   const int blocks = call.stage->processors * (kGroups == 1 ? 2 : 1);
+  const auto grid = static_cast<unsigned>(std::min<int64_t>(most, blocks));
   launch(*call.stage, kDown ? "multiply_experts down" : "multiply_experts up", multiply_experts<kDown, kGroups, kSlots>,
-         dim3(static_cast<unsigned>(std::min<int64_t>(most, blocks))), dim3(kThreads), kBytes, args);
+         dim3(grid), dim3(kThreads), kBytes, args);
 }
 
 template <int kGroups, int kSlots>
@@ -297,7 +329,8 @@ void stream(const ExpertsCall& call, bf16* y) {
   args.tiles = tiles;
   args.tile_count = tile_count;
   args.shared_expert = pointers_of(a.shared);
-  args.topk = a.topk;
+  args.shared_tiles = (call.rows() + 8 * kGroups - 1) / (8 * kGroups);
+  args.row_magic = ((uint64_t{1} << 32) + a.topk - 1) / a.topk;
   args.routed_pairs = call.routed_pairs();
   args.weights = a.weights;
   args.limit = a.limit;
