@@ -237,8 +237,14 @@ void compress(const Stage& stage, const CompressArgs& args) {
                    .keys = args.keys,
                    .wk = args.wk ? reinterpret_cast<const bf16*>(args.wk.data) : nullptr,
                    .k_norm = args.k_norm};
-  const auto product = [&](const Matrix& weights) {
-    return Product{.weights = &weights, .x = args.x, .x_stride = args.dim, .rows = rows, .y_stride = weights.out};
+  Product products[4];
+  size_t used = 0;
+  const auto product = [&](const Matrix& weights) -> Product& {
+    products[used] = {.weights = &weights, .x = args.x, .x_stride = args.dim, .rows = rows, .y_stride = weights.out};
+    return products[used++];
+  };
+  const auto summed = [&](const Matrix& weights) {
+    return product(weights).exact = stage.workspace->take<float>(static_cast<size_t>(rows) * weights.out);
   };
   const auto describe = [&](const Compressor& compressor, Pooler& pooler) {
     pooler.ape = compressor.ape;
@@ -247,32 +253,19 @@ void compress(const Stage& stage, const CompressArgs& args) {
     pooler.stored = compressor.wkv.out;
     pooler.overlap = compressor.overlap;
     pooler.state = compressor.state;
-  };
-  const auto summed = [&](const Matrix& weights, const float*& y) {
-    Product p = product(weights);
-    y = p.exact = stage.workspace->take<float>(static_cast<size_t>(rows) * weights.out);
-    return p;
+    if (args.ratio == 1) {
+      const size_t values = static_cast<size_t>(rows) * compressor.width;
+      pooler.latent = product(compressor.wkv).rounded = stage.workspace->take<bf16>(values);
+    } else {
+      pooler.kv = summed(compressor.wkv);
+      pooler.gate = summed(compressor.wgate);
+    }
   };
   describe(args.main, params.pooler[0]);
   if (of_keys != nullptr) describe(*of_keys, params.pooler[1]);
   const dim3 grid(rows, of_keys == nullptr ? 1 : 2);
 
-  if (args.ratio == 1) {
-    ONELANE_CHECK(of_keys == nullptr, "an index compressor pools groups of several tokens");
-    Product p = product(args.main.wkv);
-    params.pooler[0].latent = p.rounded = stage.workspace->take<bf16>(static_cast<size_t>(rows) * kHeadDim);
-    multiply(stage, {p});
-  } else {
-    const Product kv = summed(args.main.wkv, params.pooler[0].kv);
-    const Product gate = summed(args.main.wgate, params.pooler[0].gate);
-    if (of_keys == nullptr) {
-      multiply(stage, {kv, gate});
-    } else {
-      const Product key_kv = summed(of_keys->wkv, params.pooler[1].kv);
-      const Product key_gate = summed(of_keys->wgate, params.pooler[1].gate);
-      multiply(stage, {kv, gate, key_kv, key_gate});
-    }
-  }
+  multiply_all(stage, {products, used});
   launch(stage, "compress_groups", compress_groups, grid, dim3(kThreads), 0, params);
   if (args.ratio > 1) launch(stage, "save_rows", save_rows, grid, dim3(kSaveThreads), 0, params);
 }
