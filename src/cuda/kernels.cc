@@ -2,6 +2,8 @@
 // once; what the host gives them (rows, expert tables) is copied to the device here, and nowhere else.
 #include "cuda/kernels.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -59,27 +61,76 @@ class SharedMemory final : public Memory {
   bool on_host() const override { return true; }
 };
 
-// A host array's copy on the device, in memory that grows and stays.
-class Mirror {
+// Host arrays that go to the device together, step after step, in one copy. Device memory grows and stays; what has
+// been recorded with an outgrown one is void (generation()).
+class Upload {
  public:
-  ~Mirror() { cudaFree(data_); }
-  template <class T>
-  const T* set(const T* from, size_t count, cudaStream_t stream) {
-    const size_t bytes = count * sizeof(T);
-    if (bytes > size_) {
-      check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-      check(cudaFree(data_), "cudaFree");
-      size_ = 2 * bytes;
-      check(cudaMalloc(&data_, size_), "cudaMalloc");
+  explicit Upload(cudaStream_t stream) : stream_(stream) {}
+  ~Upload() {
+    cudaFree(device_);
+    for (Staging& staging : ring_) {
+      cudaFreeHost(staging.data);
+      if (staging.read != nullptr) cudaEventDestroy(staging.read);
     }
-    // From pageable memory: the driver has read `from` when the call returns.
-    if (bytes > 0) check(cudaMemcpyAsync(data_, from, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
-    return static_cast<const T*>(data_);
   }
 
+  // First all of add(), then send(), then at().
+  void begin() { used_ = 0, parts_.clear(); }
+  template <class T>
+  size_t add(const T* from, size_t count) {
+    parts_.push_back({from, count * sizeof(T), used_});
+    const size_t at = used_;
+    used_ += (count * sizeof(T) + 255) / 256 * 256;
+    return at;
+  }
+  void send() {
+    if (used_ > size_) grow();
+    Staging& staging = ring_[next_++ % ring_.size()];
+    check(cudaEventSynchronize(staging.read), "cudaEventSynchronize");
+    for (const Part& part : parts_) {
+      if (part.bytes > 0) std::memcpy(staging.data + part.at, part.from, part.bytes);
+    }
+    check(cudaMemcpyAsync(device_, staging.data, used_, cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
+    check(cudaEventRecord(staging.read, stream_), "cudaEventRecord");
+  }
+  template <class T>
+  const T* at(size_t offset) const {
+    return reinterpret_cast<const T*>(device_ + offset);
+  }
+  int generation() const { return generation_; }
+
  private:
-  void* data_ = nullptr;
-  size_t size_ = 0;
+  struct Part {
+    const void* from;
+    size_t bytes, at;
+  };
+  struct Staging {
+    std::byte* data = nullptr;
+    cudaEvent_t read = nullptr;  // the device has it
+  };
+
+  void grow() {
+    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    check(cudaFree(device_), "cudaFree");
+    size_ = 2 * used_;
+    check(cudaMalloc(reinterpret_cast<void**>(&device_), size_), "cudaMalloc");
+    for (Staging& staging : ring_) {
+      check(cudaFreeHost(staging.data), "cudaFreeHost");
+      check(cudaHostAlloc(reinterpret_cast<void**>(&staging.data), size_, cudaHostAllocDefault), "cudaHostAlloc");
+      if (staging.read == nullptr) {
+        check(cudaEventCreateWithFlags(&staging.read, cudaEventDisableTiming), "cudaEventCreate");
+      }
+    }
+    ++generation_;
+  }
+
+  cudaStream_t stream_;
+  std::vector<Part> parts_;
+  size_t used_ = 0, size_ = 0;
+  std::byte* device_ = nullptr;
+  std::array<Staging, 4> ring_;  // the host is at most so many steps ahead
+  size_t next_ = 0;
+  int generation_ = 0;
 };
 
 ExpertPointers pointers_of(const ExpertWeights& expert) {
@@ -89,7 +140,7 @@ ExpertPointers pointers_of(const ExpertWeights& expert) {
 class CudaKernels final : public Kernels {
  public:
   CudaKernels(int device, cudaStream_t stream, const cudaDeviceProp& properties)
-      : device_(device), stream_(stream), memory_(stream), workspace_(stream) {
+      : device_(device), stream_(stream), memory_(stream), upload_(stream), workspace_(stream) {
     stage_ = {.stream = stream,
               .processors = properties.multiProcessorCount,
               .arch = 10 * properties.major + properties.minor,
@@ -98,6 +149,8 @@ class CudaKernels final : public Kernels {
   }
   ~CudaKernels() override {
     cudaStreamSynchronize(stream_);
+    for (auto& [key, recording] : recordings_) forget(recording);
+    for (auto& [experts, table] : tables_) cudaFree(table.on_device);
     cudaFree(confidence_);
     cudaStreamDestroy(stream_);
   }
@@ -108,17 +161,51 @@ class CudaKernels final : public Kernels {
 
   void begin(const StepRows& rows) override {
     use_device();
-    stage_.rows = rows;
-    stage_.rows.token = tokens_.set(rows.token, rows.count, stream_);
-    stage_.rows.position = positions_.set(rows.position, rows.count, stream_);
-    stage_.rows.run_of = run_of_.set(rows.run_of, rows.count, stream_);
-    stage_.rows.runs = runs_.set(rows.runs, rows.run_count, stream_);
+    for (int i = 0; i < rows.logit_count; ++i) {
+      ONELANE_CHECK(rows.logit_row[i] >= 0 && rows.logit_row[i] < rows.count,
+                    "logits of a row that is not in the step");
+    }
     int slots = 0;
-    for (int i = 0; i < rows.run_count; ++i) slots = slots > rows.runs[i].slot + 1 ? slots : rows.runs[i].slot + 1;
+    for (int i = 0; i < rows.run_count; ++i) slots = std::max(slots, rows.runs[i].slot + 1);
+    const auto count = static_cast<size_t>(rows.count);
     const size_t pages = rows.page_table == nullptr ? 0 : static_cast<size_t>(slots) * rows.pages_per_slot;
-    stage_.rows.page_table = pages_.set(rows.page_table, pages, stream_);
+    upload_.begin();
+    const size_t token = upload_.add(rows.token, count), position = upload_.add(rows.position, count),
+                 run_of = upload_.add(rows.run_of, count), runs = upload_.add(rows.runs, rows.run_count),
+                 logit_row = upload_.add(rows.logit_row, rows.logit_count),
+                 page_table = upload_.add(rows.page_table, pages);
+    upload_.send();
+    stage_.rows = rows;
+    stage_.rows.token = upload_.at<int32_t>(token);
+    stage_.rows.position = upload_.at<int32_t>(position);
+    stage_.rows.run_of = upload_.at<int32_t>(run_of);
+    stage_.rows.runs = upload_.at<RowRun>(runs);
+    stage_.rows.logit_row = upload_.at<int32_t>(logit_row);
+    stage_.rows.page_table = upload_.at<int32_t>(page_table);
     row_angles_.begin();
     begun_ = rows.token;
+    logit_rows_ = rows.logit_row;
+  }
+
+  // The first call with a key runs as it is, so that scratch grows; the second records a graph; the others repeat it.
+  void run(uint64_t key, const std::function<void()>& stages) override {
+    use_device();
+    Recording& recording = recordings_[key];
+    if (recording.graph != nullptr && recording.generation == generation()) {
+      check(cudaGraphLaunch(recording.graph, stream_), "cudaGraphLaunch");
+      return;
+    }
+    if (recording.runs++ == 0) return stages();
+    forget(recording);
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    stages();
+    check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    check(cudaGraphInstantiate(&recording.graph, graph, 0), "cudaGraphInstantiate");
+    check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    recording.generation = generation();
+    row_angles_.begin();  // those of the recording have not been made
+    check(cudaGraphLaunch(recording.graph, stream_), "cudaGraphLaunch");
   }
   void finish() override {
     use_device();
@@ -143,10 +230,10 @@ class CudaKernels final : public Kernels {
   }
   void engram(const StepRows& rows, const EngramArgs& args) override { cuda::engram(stage(rows), args); }
   void head(const StepRows& rows, const HeadArgs& args) override {
-    for (int i = 0; i < args.count; ++i) {
-      ONELANE_CHECK(args.rows[i] >= 0 && args.rows[i] < rows.count, "the head reads a row that is not in the step");
-    }
-    cuda::head(stage(rows), args, head_rows_.set(args.rows, args.count, stream_));
+    ONELANE_CHECK(args.rows == logit_rows_ && args.count <= stage_.rows.logit_count,
+                  "the head reads StepRows::logit_row");
+    const Stage& now = stage(rows);
+    cuda::head(now, args, now.rows.logit_row);
   }
   void main_input(const StepRows& rows, const MainInputArgs& args) override { cuda::main_input(stage(rows), args); }
   void markov(const MarkovArgs& args) override {
@@ -162,9 +249,22 @@ class CudaKernels final : public Kernels {
  private:
   struct ExpertTable {
     std::vector<ExpertPointers> pointers;
-    Mirror mirror;
-    const ExpertPointers* on_device = nullptr;
+    ExpertPointers* on_device = nullptr;
   };
+  struct Recording {
+    cudaGraphExec_t graph = nullptr;
+    int generation = 0;
+    int runs = 0;
+  };
+
+  static void forget(Recording& recording) {
+    if (recording.graph != nullptr) cudaGraphExecDestroy(recording.graph);
+    recording.graph = nullptr;
+  }
+  // Of the addresses that a recording holds.
+  int generation() const {
+    return upload_.generation() + workspace_.generation() + row_angles_.generation() + table_generation_;
+  }
 
   void use_device() { check(cudaSetDevice(device_), "cudaSetDevice"); }
 
@@ -182,10 +282,13 @@ class CudaKernels final : public Kernels {
     now.clear();
     for (int e = 0; e < count; ++e) now.push_back(pointers_of(experts[e]));
     const size_t bytes = now.size() * sizeof(ExpertPointers);
-    if (table.on_device == nullptr || table.pointers.size() != now.size() ||
-        std::memcmp(table.pointers.data(), now.data(), bytes) != 0) {
+    if (table.pointers.size() != now.size() || std::memcmp(table.pointers.data(), now.data(), bytes) != 0) {
+      finish();
+      check(cudaFree(table.on_device), "cudaFree");
+      check(cudaMalloc(reinterpret_cast<void**>(&table.on_device), bytes), "cudaMalloc");
+      memory_.copy(table.on_device, now.data(), bytes);
       table.pointers = now;
-      table.on_device = table.mirror.set(table.pointers.data(), table.pointers.size(), stream_);
+      ++table_generation_;
     }
     return table.on_device;
   }
@@ -194,14 +297,17 @@ class CudaKernels final : public Kernels {
   cudaStream_t stream_;
   DeviceMemory memory_;
   SharedMemory shared_memory_;
+  Upload upload_;
   Workspace workspace_;
   RowAngles row_angles_;
   Stage stage_;
   const int32_t* begun_ = nullptr;
-  Mirror tokens_, positions_, run_of_, runs_, pages_, head_rows_;
+  const int32_t* logit_rows_ = nullptr;
   float* confidence_ = nullptr;
   std::unordered_map<const ExpertWeights*, ExpertTable> tables_;
   std::vector<ExpertPointers> scratch_pointers_;
+  int table_generation_ = 0;
+  std::unordered_map<uint64_t, Recording> recordings_;
 };
 
 }  // namespace

@@ -52,6 +52,7 @@ std::byte* Workspace::take_bytes(size_t bytes) {
     if (data_ != nullptr) outgrown_.push_back(data_);
     size_ = std::max(2 * size_, used_ + bytes);
     used_ = 0;
+    ++generation_;
     check(cudaMalloc(reinterpret_cast<void**>(&data_), size_), "cudaMalloc of scratch");
   }
   std::byte* data = data_ + used_;
@@ -78,6 +79,7 @@ const float* RowAngles::get(const Stage& stage, const RopeFrequencies& rope) {
     check(cudaStreamSynchronize(stage.stream), "cudaStreamSynchronize");
     check(cudaFree(table.angles), "cudaFree");
     table.capacity = std::max(rows, 2 * table.capacity);
+    ++generation_;
     check(cudaMalloc(reinterpret_cast<void**>(&table.angles), sizeof(float) * kRopeDim * table.capacity), "cudaMalloc");
   }
   constexpr int kThreads = 128;

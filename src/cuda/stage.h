@@ -42,6 +42,7 @@ class Workspace {
     return reinterpret_cast<T*>(take_bytes(count * sizeof(T)));
   }
   size_t bytes() const { return size_; }
+  int generation() const { return generation_; }  // changes when its memory does
 
  private:
   std::byte* take_bytes(size_t bytes);
@@ -49,6 +50,7 @@ class Workspace {
   std::byte* data_ = nullptr;
   size_t size_ = 0, used_ = 0;
   std::vector<std::byte*> outgrown_;
+  int generation_ = 0;
 };
 
 // Cosines and sines of the rows' positions, made once a step for each table of frequencies that is asked for.
@@ -97,6 +99,7 @@ class RowAngles {
   // A new step: what was made belongs to the one before.
   void begin();
   const float* get(const Stage& stage, const RopeFrequencies& rope);
+  int generation() const { return generation_; }  // changes when its memory does
 
  private:
   struct Table {
@@ -106,6 +109,7 @@ class RowAngles {
     bool current = false;
   };
   std::vector<Table> tables_;
+  int generation_ = 0;
 };
 
 inline const float* Stage::angles(const RopeFrequencies& rope) const { return row_angles->get(*this, rope); }

@@ -21,6 +21,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -91,9 +92,12 @@ struct StepRows {
   const int32_t* run_of = nullptr;    // [count] index into runs
   const RowRun* runs = nullptr;
   int run_count = 0;
-  const int32_t* page_table =
-      nullptr;  // [slots, pages_per_slot] page numbers; page i holds tokens [128 i, 128 i + 128)
+  // [slots, pages_per_slot] page numbers; page i holds tokens [128 i, 128 i + 128)
+  const int32_t* page_table = nullptr;
   int pages_per_slot = 0;
+  // [logit_count] the rows that head() is asked for, if it is.
+  const int32_t* logit_row = nullptr;
+  int logit_count = 0;
 };
 
 // -- caches
@@ -368,7 +372,7 @@ struct EngramArgs {
 struct HeadArgs {
   const bf16* stream = nullptr;  // [step rows, 4, dim]
   int dim = 0;
-  const int32_t* rows = nullptr;  // [count] which rows of the step; on the host
+  const int32_t* rows = nullptr;  // [count] which rows of the step, on the host: StepRows::logit_row
   int count = 0;
   const float* collapse_with = nullptr;  // [step rows, 4] or null
   MixWeights mix;
@@ -414,9 +418,12 @@ class Kernels {
   virtual Memory& memory() { return host_memory(); }
   // The host's, so that copies to and from memory() are fast, and in reach of the kernels besides.
   virtual Memory& shared_memory() { return host_memory(); }
-  // The step whose stages follow, with all its arrays on the host: those of an implementation that keeps its own copy
-  // of them. Every stage of a step is called with the StepRows that begin() got.
+  // The step whose stages follow, with all its arrays on the host; an implementation may keep a copy of its own. Every
+  // stage of a step is called with the StepRows that begin() got.
   virtual void begin(const StepRows& /*rows*/) {}
+  // Calls `stages`, which calls stages of the step begun and does nothing else. Two calls with one key differ in the
+  // contents of arrays alone, so that an implementation may record the first and repeat it afterwards.
+  virtual void run(uint64_t /*key*/, const std::function<void()>& stages) { stages(); }
   // Waits for everything that was asked for.
   virtual void finish() {}
 

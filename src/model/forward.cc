@@ -97,21 +97,38 @@ void ForwardPass::check_step(const Step& step) const {
 }
 
 void ForwardPass::start_stream(const StepRows& rows) {
-  kernels_.begin(rows);
   kernels_.embed(rows, {.table = model_.weights.embed, .dim = spec_.hidden, .stream = stream_});
   previous_ = first_copy_;
 }
 
+namespace {
+
+enum class Part : uint64_t { kTarget, kSeed, kDraft };
+
+// What decides which stages a part of a step calls, and how often.
+uint64_t key_of(Part part, const StepRows& rows) {
+  return static_cast<uint64_t>(part) | static_cast<uint64_t>(rows.count) << 2 |
+         static_cast<uint64_t>(rows.run_count) << 22 | static_cast<uint64_t>(rows.logit_count) << 42;
+}
+
+}  // namespace
+
 void ForwardPass::target(const Step& step, std::span<const int32_t> logit_rows, float* logits) {
   check_step(step);
-  const StepRows rows = step.rows();
-  start_stream(rows);
-  for (const LayerSpec& layer : spec_.layers) {
-    block(step, layer, model_.weights.layers[static_cast<size_t>(layer.index)]);
-  }
   ONELANE_CHECK(logits_ == nullptr || static_cast<int>(logit_rows.size()) <= max_logit_rows_,
                 "a step asks for at most max_logit_rows rows of logits");
-  head(rows, model_.weights.head_mix, model_.weights.norm, logit_rows, nullptr, logits_at(logits));
+  StepRows rows = step.rows();
+  rows.logit_row = logit_rows.data();
+  rows.logit_count = static_cast<int>(logit_rows.size());
+  if (model_.engram) look_up_engram(step);
+  kernels_.begin(rows);
+  kernels_.run(key_of(Part::kTarget, rows), [&] {
+    start_stream(rows);
+    for (const LayerSpec& layer : spec_.layers) {
+      block(rows, layer, model_.weights.layers[static_cast<size_t>(layer.index)]);
+    }
+    head(rows, model_.weights.head_mix, model_.weights.norm, nullptr, logits_at(logits));
+  });
   if (logits_ != nullptr && !logit_rows.empty()) {
     kernels_.memory().copy(logits, logits_, logit_rows.size() * static_cast<size_t>(spec_.vocab) * sizeof(float));
   } else {
@@ -123,35 +140,43 @@ void ForwardPass::seed_drafter(const Step& step) {
   check_step(step);
   const StepRows rows = step.rows();
   const DrafterWeights& drafter = model_.weights.drafter;
-  kernels_.main_input(rows, {.taps = taps_,
-                             .main_proj = drafter.main_proj,
-                             .norm = drafter.main_norm,
-                             .norm_eps = spec_.rms_eps,
-                             .main_x = main_x_});
-  for (const LayerSpec& stage : spec_.draft_stages) {
-    const BlockWeights& weights = model_.weights.stages[static_cast<size_t>(stage.index)];
-    kernels_.project_qkv(rows, {.x = main_x_,
-                                .dim = spec_.hidden,
-                                .wkv = weights.wkv,
-                                .kv_norm = weights.kv_norm,
-                                .norm_eps = spec_.rms_eps,
-                                .rope = &model_.rope(stage),
-                                .kv = kv_});
-    kernels_.commit(rows, {.kv = kv_, .ring = store_.draft_ring(stage.index)});
-  }
+  kernels_.begin(rows);
+  kernels_.run(key_of(Part::kSeed, rows), [&] {
+    kernels_.main_input(rows, {.taps = taps_,
+                               .main_proj = drafter.main_proj,
+                               .norm = drafter.main_norm,
+                               .norm_eps = spec_.rms_eps,
+                               .main_x = main_x_});
+    for (const LayerSpec& stage : spec_.draft_stages) {
+      const BlockWeights& weights = model_.weights.stages[static_cast<size_t>(stage.index)];
+      kernels_.project_qkv(rows, {.x = main_x_,
+                                  .dim = spec_.hidden,
+                                  .wkv = weights.wkv,
+                                  .kv_norm = weights.kv_norm,
+                                  .norm_eps = spec_.rms_eps,
+                                  .rope = &model_.rope(stage),
+                                  .kv = kv_});
+      kernels_.commit(rows, {.kv = kv_, .ring = store_.draft_ring(stage.index)});
+    }
+  });
+  kernels_.finish();
 }
 
 void ForwardPass::draft(const Step& step, float* logits) {
   check_step(step);
-  const StepRows rows = step.rows();
+  ONELANE_CHECK(logits_ == nullptr || step.count() <= max_logit_rows_, "a draft has at most max_logit_rows rows");
+  StepRows rows = step.rows();
+  rows.logit_row = every_row_.data();
+  rows.logit_count = rows.count;
   const DrafterWeights& drafter = model_.weights.drafter;
-  start_stream(rows);
-  for (const LayerSpec& stage : spec_.draft_stages) {
-    block(step, stage, model_.weights.stages[static_cast<size_t>(stage.index)]);
-  }
-  const std::span<const int32_t> all = std::span(every_row_).first(static_cast<size_t>(rows.count));
-  ONELANE_CHECK(logits_ == nullptr || rows.count <= max_logit_rows_, "a draft has at most max_logit_rows rows");
-  head(rows, drafter.head_mix, drafter.norm, all, hidden_, logits_at(logits));
+  kernels_.begin(rows);
+  kernels_.run(key_of(Part::kDraft, rows), [&] {
+    start_stream(rows);
+    for (const LayerSpec& stage : spec_.draft_stages) {
+      block(rows, stage, model_.weights.stages[static_cast<size_t>(stage.index)]);
+    }
+    head(rows, drafter.head_mix, drafter.norm, hidden_, logits_at(logits));
+  });
 }
 
 float ForwardPass::draft_token(int row, int32_t previous, float* logits) {
@@ -172,10 +197,9 @@ float ForwardPass::draft_token(int row, int32_t previous, float* logits) {
   return confidence;
 }
 
-void ForwardPass::block(const Step& step, const LayerSpec& layer, const BlockWeights& weights) {
-  const StepRows rows = step.rows();
+void ForwardPass::block(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights) {
   const bool delayed = spec_.hyper.flavour == HyperFlavour::kDelayedPre;
-  if (layer.engram) write_engram(step, layer, weights);
+  if (layer.engram) write_engram(rows, layer, weights);
   if (!layer.draft && spec_.dspark.taps_are_inputs) tap(rows, layer);
 
   mix(rows, weights.attn_mix, weights.attn_norm, delayed ? previous_ : nullptr, attn_pre_);
@@ -322,20 +346,27 @@ void ForwardPass::feed_forward(const StepRows& rows, const LayerSpec& layer, con
                           .y = y_});
 }
 
-void ForwardPass::write_engram(const Step& step, const LayerSpec& layer, const BlockWeights& weights) {
+int32_t* ForwardPass::engram_rows(int n) const {
+  return engram_rows_ + static_cast<size_t>(n) * static_cast<size_t>(max_rows_ * model_.engram->columns());
+}
+
+void ForwardPass::look_up_engram(const Step& step) {
   const StepRows rows = step.rows();
+  for (int n = 0; n < static_cast<int>(spec_.engram.layers.size()); ++n) {
+    for (int run = 0; run < rows.run_count; ++run) {
+      int32_t* out = engram_rows(n) + rows.runs[run].first_row * model_.engram->columns();
+      model_.engram->rows(n, step.before(run), step.tokens(run), out);
+    }
+  }
+}
+
+void ForwardPass::write_engram(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights) {
   const auto& layers = spec_.engram.layers;
   const auto n = static_cast<int>(std::find(layers.begin(), layers.end(), layer.index) - layers.begin());
-  const int columns = model_.engram->columns();
-  // Of each layer apart: kernels of the one before may not have read theirs yet.
-  int32_t* table_rows = engram_rows_ + static_cast<size_t>(n) * static_cast<size_t>(max_rows_ * columns);
-  for (int run = 0; run < rows.run_count; ++run) {
-    model_.engram->rows(n, step.before(run), step.tokens(run), table_rows + rows.runs[run].first_row * columns);
-  }
   kernels_.engram(rows, {.stream = stream_,
                          .dim = spec_.hidden,
-                         .table_rows = table_rows,
-                         .columns = columns,
+                         .table_rows = engram_rows(n),
+                         .columns = model_.engram->columns(),
                          .table = weights.engram_table,
                          .table_scale = weights.engram_table_scale,
                          .width = spec_.engram.head_dim,
@@ -357,13 +388,12 @@ void ForwardPass::tap(const StepRows& rows, const LayerSpec& layer) {
                       .column = static_cast<int>(found - targets.begin()) * spec_.hidden});
 }
 
-void ForwardPass::head(const StepRows& rows, const MixWeights& mix, const bf16* norm,
-                       std::span<const int32_t> logit_rows, bf16* hidden, float* logits) {
-  if (logit_rows.empty()) return;
+void ForwardPass::head(const StepRows& rows, const MixWeights& mix, const bf16* norm, bf16* hidden, float* logits) {
+  if (rows.logit_count == 0) return;
   kernels_.head(rows, {.stream = stream_,
                        .dim = spec_.hidden,
-                       .rows = logit_rows.data(),
-                       .count = static_cast<int>(logit_rows.size()),
+                       .rows = rows.logit_row,
+                       .count = rows.logit_count,
                        .collapse_with = spec_.hyper.flavour == HyperFlavour::kDelayedPre ? ffn_pre_ : nullptr,
                        .mix = mix,
                        .norm_eps = spec_.rms_eps,

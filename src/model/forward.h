@@ -48,17 +48,19 @@ class ForwardPass {
   // Where the kernels write logits that are meant for `logits` on the host.
   float* logits_at(float* logits) { return logits_ != nullptr ? logits_ : logits; }
   // One block on stream_; what collapses the stream after it is in ffn_pre_.
-  void block(const Step& step, const LayerSpec& layer, const BlockWeights& weights);
+  void block(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
   void mix(const StepRows& rows, const MixWeights& weights, const bf16* norm, const float* previous, float* pre);
   void expand(const StepRows& rows);
   void attention(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
   void compress(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
   void index(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
   void feed_forward(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
-  void write_engram(const Step& step, const LayerSpec& layer, const BlockWeights& weights);
+  // Table rows of the n-th Engram layer; look_up_engram() writes those of a step.
+  int32_t* engram_rows(int n) const;
+  void look_up_engram(const Step& step);
+  void write_engram(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
   void tap(const StepRows& rows, const LayerSpec& layer);
-  void head(const StepRows& rows, const MixWeights& mix, const bf16* norm, std::span<const int32_t> logit_rows,
-            bf16* hidden, float* logits);
+  void head(const StepRows& rows, const MixWeights& mix, const bf16* norm, bf16* hidden, float* logits);
 
   template <class T>
   T* scratch(size_t count_per_row);

@@ -15,25 +15,30 @@ class StepByStage final : public Kernels {
 
   std::string_view name() const override { return kernels_->name(); }
   Memory& memory() override { return kernels_->shared_memory(); }
-  void embed(const StepRows& rows, const EmbedArgs& args) override { run(rows, &Kernels::embed, args); }
-  void mix_streams(const StepRows& rows, const MixArgs& args) override { run(rows, &Kernels::mix_streams, args); }
+  void embed(const StepRows& rows, const EmbedArgs& args) override { stage(rows, &Kernels::embed, args); }
+  void mix_streams(const StepRows& rows, const MixArgs& args) override { stage(rows, &Kernels::mix_streams, args); }
   void expand_streams(const StepRows& rows, const ExpandArgs& args) override {
-    run(rows, &Kernels::expand_streams, args);
+    stage(rows, &Kernels::expand_streams, args);
   }
-  void tap(const StepRows& rows, const TapArgs& args) override { run(rows, &Kernels::tap, args); }
-  void project_qkv(const StepRows& rows, const QkvArgs& args) override { run(rows, &Kernels::project_qkv, args); }
-  void compress(const StepRows& rows, const CompressArgs& args) override { run(rows, &Kernels::compress, args); }
-  void index(const StepRows& rows, const IndexArgs& args) override { run(rows, &Kernels::index, args); }
-  void attend(const StepRows& rows, const AttendArgs& args) override { run(rows, &Kernels::attend, args); }
-  void commit(const StepRows& rows, const CommitArgs& args) override { run(rows, &Kernels::commit, args); }
+  void tap(const StepRows& rows, const TapArgs& args) override { stage(rows, &Kernels::tap, args); }
+  void project_qkv(const StepRows& rows, const QkvArgs& args) override { stage(rows, &Kernels::project_qkv, args); }
+  void compress(const StepRows& rows, const CompressArgs& args) override { stage(rows, &Kernels::compress, args); }
+  void index(const StepRows& rows, const IndexArgs& args) override { stage(rows, &Kernels::index, args); }
+  void attend(const StepRows& rows, const AttendArgs& args) override { stage(rows, &Kernels::attend, args); }
+  void commit(const StepRows& rows, const CommitArgs& args) override { stage(rows, &Kernels::commit, args); }
   void project_out(const StepRows& rows, const ProjectOutArgs& args) override {
-    run(rows, &Kernels::project_out, args);
+    stage(rows, &Kernels::project_out, args);
   }
-  void route(const StepRows& rows, const RouteArgs& args) override { run(rows, &Kernels::route, args); }
-  void experts(const StepRows& rows, const ExpertsArgs& args) override { run(rows, &Kernels::experts, args); }
-  void engram(const StepRows& rows, const EngramArgs& args) override { run(rows, &Kernels::engram, args); }
-  void head(const StepRows& rows, const HeadArgs& args) override { run(rows, &Kernels::head, args); }
-  void main_input(const StepRows& rows, const MainInputArgs& args) override { run(rows, &Kernels::main_input, args); }
+  void route(const StepRows& rows, const RouteArgs& args) override { stage(rows, &Kernels::route, args); }
+  void experts(const StepRows& rows, const ExpertsArgs& args) override { stage(rows, &Kernels::experts, args); }
+  void engram(const StepRows& rows, const EngramArgs& args) override { stage(rows, &Kernels::engram, args); }
+  void head(const StepRows& rows, const HeadArgs& args) override {
+    StepRows with_logits = rows;
+    with_logits.logit_row = args.rows;
+    with_logits.logit_count = args.count;
+    stage(with_logits, &Kernels::head, args);
+  }
+  void main_input(const StepRows& rows, const MainInputArgs& args) override { stage(rows, &Kernels::main_input, args); }
   void markov(const MarkovArgs& args) override {
     kernels_->markov(args);
     kernels_->finish();
@@ -41,9 +46,9 @@ class StepByStage final : public Kernels {
 
  private:
   template <class Args>
-  void run(const StepRows& rows, void (Kernels::*stage)(const StepRows&, const Args&), const Args& args) {
+  void stage(const StepRows& rows, void (Kernels::*call)(const StepRows&, const Args&), const Args& args) {
     kernels_->begin(rows);
-    ((*kernels_).*stage)(rows, args);
+    ((*kernels_).*call)(rows, args);
     kernels_->finish();
   }
 
