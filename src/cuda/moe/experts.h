@@ -77,11 +77,11 @@ void plain_experts(const ExpertsCall& call, bf16* y);
 
 // a of the contract's formula, before its rounding, from gate and up before theirs.
 __device__ __forceinline__ float activation(float gate, float up, float weight, float limit) {
-  // Compared so that a NaN passes.
+  // Compared so that a NaN passes; nothing fused, so that every kernel gives the same bits.
   float g = round_bf16(gate), u = round_bf16(up);
   g = limit < g ? limit : g;
   u = u < -limit ? -limit : limit < u ? limit : u;
-  return weight * (__fdiv_rn(g, 1.0f + expf(-g)) * u);
+  return __fmul_rn(weight, __fmul_rn(__fdiv_rn(g, __fadd_rn(1.0f, expf(-g))), u));
 }
 
 }  // namespace onelane::cuda::moe
