@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cuda/ptx/memory.h"
+#include "cuda/ptx/mma.h"
 
 namespace onelane::cuda {
 
@@ -39,6 +40,9 @@ __device__ __forceinline__ void e2m1_to_f16(uint32_t nibbles, uint32_t (&out)[4]
 }
 inline constexpr float kE2m1Unit = 0x1p14f;  // what a product with one such operand is to be multiplied with
 
+// Added to a product it changes nothing; a product alone is an instruction of Hopper and later.
+inline constexpr uint32_t kMinusZero = 0x80008000u;
+
 // Four e4m3 bytes -> two pairs of bf16, in order. (The NaN code counts as 480 here.)
 __device__ __forceinline__ void e4m3_to_bf16(uint32_t bytes, uint32_t (&out)[2]) {
 #pragma unroll
@@ -46,7 +50,7 @@ __device__ __forceinline__ void e4m3_to_bf16(uint32_t bytes, uint32_t (&out)[2])
     // Each byte in the lower half of 16 bits, its sign above; then moved to where exponent and mantissa of a bf16 are:
     // the value times 2^-120.
     const uint32_t small = (ptx::permute(bytes, 0, i == 0 ? 0x9180 : 0xb3a2) << 4) & 0x87f087f0u;
-    out[i] = ptx::mul_bf16(small, 0x7b807b80u);
+    out[i] = ptx::fma_bf16(small, 0x7b807b80u, kMinusZero);
   }
 }
 
@@ -55,7 +59,7 @@ __device__ __forceinline__ void e2m1_to_bf16(uint32_t nibbles, uint32_t (&out)[4
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const uint32_t up = nibbles << (12 - 4 * i);
-    out[i] = ptx::mul_bf16((up & 0x80008000u) | (up >> 6 & 0x01c001c0u), 0x7e807e80u);
+    out[i] = ptx::fma_bf16((up & 0x80008000u) | (up >> 6 & 0x01c001c0u), 0x7e807e80u, kMinusZero);
   }
 }
 
