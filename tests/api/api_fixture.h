@@ -22,6 +22,7 @@
 #include "model/model.h"
 #include "support/data.h"
 #include "text/compressed_token_map.h"
+#include "support/gpu.h"
 
 namespace onelane {
 
@@ -87,8 +88,8 @@ class ApiFixture : public ::testing::Test {
  protected:
   ApiFixture()
       : tokenizer_(*Tokenizer::load(dir() + "/tokenizer.json")),
-        model_(*Model::load(dir(), std::move(compressed_token_map(tokenizer_)->number))),
-        kernels_(make_cpu_kernels(1)),
+        model_(*Model::load(dir(), std::move(compressed_token_map(tokenizer_)->number), testing::model_kernels())),
+        kernels_(testing::make_test_kernels(1)),
         engine_(make_engine()),
         services_{ApiContext{.tokenizer = tokenizer_,
                              .format = kPromptFormatV41,

@@ -163,7 +163,7 @@ class CacheTest : public ::testing::TestWithParam<const char*> {
   void SetUp() override {
     model_ = load_tiny_model(GetParam());
     ASSERT_NE(model_, nullptr);
-    kernels_ = make_cpu_kernels(1);
+    kernels_ = testing::make_test_kernels(1);
   }
 
   std::unique_ptr<Serving> serve(PrefixCacheOptions options, int pages = 40) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine_support.h"
+#include "support/gpu.h"
 
 namespace onelane {
 
@@ -12,7 +13,7 @@ class TinyEngineTest : public ::testing::Test {
     return *model;
   }
   static Kernels& kernels() {
-    static const std::unique_ptr<Kernels> kernels = make_cpu_kernels(1);
+    static const std::unique_ptr<Kernels> kernels = testing::make_test_kernels(1);
     return *kernels;
   }
   static std::vector<int32_t> prompt() { return random_prompt(60, 1); }

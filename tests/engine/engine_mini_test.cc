@@ -8,6 +8,7 @@
 #include "text/compressed_token_map.h"
 #include "text/prompt_encoder.h"
 #include "text/tokenizer.h"
+#include "support/gpu.h"
 
 namespace onelane {
 namespace {
@@ -15,13 +16,13 @@ namespace {
 const std::string kMini = repository_path("models/mini-v41");
 
 std::unique_ptr<Model> load_mini(const Tokenizer& tokenizer) {
-  return Model::load(kMini, std::move(compressed_token_map(tokenizer).value().number)).value();
+  return Model::load(kMini, std::move(compressed_token_map(tokenizer).value().number), testing::model_kernels()).value();
 }
 
 TEST(EngineMini, StreamsSpeculateWithoutChangingATokenAndSamplingAcceptsToo) {
   const Tokenizer tokenizer = Tokenizer::load(kMini + "/tokenizer.json").value();
   const auto model = load_mini(tokenizer);
-  const auto kernels = make_cpu_kernels(1);
+  const auto kernels = testing::make_test_kernels(1);
 
   std::vector<Request> requests;
   std::vector<std::vector<int32_t>> expected;
@@ -107,7 +108,7 @@ TEST(EngineMini, TwoHundredPromptsGiveTheSameTokensEveryWay) {
   const int count = kSanitized ? 10 : fences_on() ? 40 : 200;
   const Tokenizer tokenizer = Tokenizer::load(kMini + "/tokenizer.json").value();
   const auto model = load_mini(tokenizer);
-  const auto kernels = make_cpu_kernels(0);
+  const auto kernels = testing::make_test_kernels(0);
   std::vector<Request> requests;
   for (const std::string& text : texts_of_all_classes(count)) {
     const auto ids = tokenizer.encode(text);

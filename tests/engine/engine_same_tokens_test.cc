@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "engine_support.h"
+#include "support/gpu.h"
 
 namespace onelane {
 namespace {
@@ -19,7 +20,7 @@ class SameTokens : public ::testing::TestWithParam<const char*> {
  protected:
   struct World {
     std::unique_ptr<Model> model;
-    std::unique_ptr<Kernels> kernels = make_cpu_kernels(1);
+    std::unique_ptr<Kernels> kernels = testing::make_test_kernels(1);
     Questions questions;
   };
   static World& world(const std::string& generation) {

@@ -64,7 +64,7 @@ struct Answer {
 // The oracle: one token at a time, alone, on kernels of its own (an engine may be at work on the others).
 inline std::vector<int32_t> session_tokens(const Model& model, const std::vector<int32_t>& prompt, int count,
                                            SamplingParams sampling = {.temperature = 0}) {
-  const auto kernels = make_cpu_kernels(1);
+  const auto kernels = testing::make_test_kernels(1);
   auto session = Session::create(model, *kernels, {.max_tokens = static_cast<int>(prompt.size()) + count});
   EXPECT_TRUE(session);
   const auto result = generate(**session, prompt,

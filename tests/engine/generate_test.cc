@@ -21,7 +21,7 @@ class Generate : public ::testing::Test {
     return {.max_tokens = max_tokens, .sampling = {.temperature = 0}, .draft_depth = depth};
   }
   std::unique_ptr<Model> model_ = load_tiny_model("v41");
-  std::unique_ptr<Kernels> kernels_ = make_cpu_kernels(1);
+  std::unique_ptr<Kernels> kernels_ = testing::make_test_kernels(1);
   const std::vector<int32_t> prompt_ = {0, 17, 99, 41, 7, 200, 12};
   static constexpr int32_t kNoEos = -1;
 };

@@ -42,20 +42,20 @@ class Golden {
   Checkpoint checkpoint_;
 };
 
-// The tiny model of a generation ("v41", "v4"), loaded once per process.
-inline const Model& tiny_model(const std::string& generation) {
-  static std::map<std::string, std::unique_ptr<Model>> models;
-  std::unique_ptr<Model>& model = models[generation];
-  if (!model) model = load_tiny_model(generation);
+// The tiny model of a generation ("v41", "v4"), loaded once per process and place.
+inline const Model& tiny_model(const std::string& generation, Kernels& kernels) {
+  static std::map<std::pair<std::string, const Memory*>, std::unique_ptr<Model>> models;
+  std::unique_ptr<Model>& model = models[{generation, &kernels.memory()}];
+  if (!model) model = load_tiny_model(generation, &kernels);
   return *model;
 }
 
 class GoldenTest : public ::testing::TestWithParam<std::tuple<const char*, Implementation>> {
  protected:
   std::string generation = std::get<0>(GetParam());
-  const Model& model = tiny_model(generation);
-  const ModelSpec& spec = model.spec;
   std::unique_ptr<Kernels> kernels = std::get<1>(GetParam()).make();
+  const Model& model = tiny_model(generation, *kernels);
+  const ModelSpec& spec = model.spec;
 
   Golden golden(const std::string& stage) const { return {generation, stage}; }
   static std::string layer(int index) { return "layers." + std::to_string(index); }

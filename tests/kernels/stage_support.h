@@ -17,10 +17,10 @@
 #include <gtest/gtest.h>
 
 #include "device/buffer.h"
-#include "kernels/gpu_kernels.h"
 #include "kernels/kernels.h"
 #include "kernels/rope.h"
 #include "numerics/formats.h"
+#include "support/gpu.h"
 
 namespace onelane::testing {
 

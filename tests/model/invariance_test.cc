@@ -48,7 +48,7 @@ class Invariance : public ::testing::TestWithParam<const char*> {
   void SetUp() override {
     model_ = load_tiny_model(GetParam());
     ASSERT_NE(model_, nullptr);
-    kernels_ = make_cpu_kernels(2);
+    kernels_ = testing::make_test_kernels(2);
     tokens_ = random_tokens(kLength, model_->spec.vocab, 7);
   }
   std::unique_ptr<Model> model_;
@@ -72,7 +72,7 @@ TEST_P(Invariance, OddChunksEqualOneShot) {
 TEST_P(Invariance, ThreadsChangeNothing) {
   const auto whole = run(*model_, *kernels_, tokens_, {kLength});
   for (const int threads : {1, 3}) {
-    const auto other = make_cpu_kernels(threads);
+    const auto other = testing::make_test_kernels(threads);
     EXPECT_EQ(run(*model_, *other, tokens_, {64}), whole) << threads;
   }
 }
@@ -89,7 +89,7 @@ TEST_P(Invariance, NeighboursChangeNothing) {
   constexpr int kSlots = 3;
   constexpr int kPages = 4;
   const auto other = random_tokens(2 * kLength, model_->spec.vocab, 8);
-  KvStore store(model_->spec, kSlots, kSlots * kPages);
+  KvStore store(model_->spec, kSlots, kSlots * kPages, kernels_->memory());
   ForwardPass forward(*model_, *kernels_, store, 256);
   // Pages of the three sequences interleaved.
   std::vector<int32_t> pages;

@@ -11,6 +11,7 @@
 #include "text/compressed_token_map.h"
 #include "text/prompt_encoder.h"
 #include "text/tokenizer.h"
+#include "support/gpu.h"
 
 namespace onelane {
 namespace {
@@ -24,7 +25,7 @@ Mini load_mini(const std::string& name) {
   const std::string dir = repository_path("models/" + name);
   auto tokenizer = Tokenizer::load(dir + "/tokenizer.json").value();
   auto map = compressed_token_map(tokenizer).value();
-  auto model = Model::load(dir, std::move(map.number)).value();
+  auto model = Model::load(dir, std::move(map.number), testing::model_kernels()).value();
   return {std::move(tokenizer), std::move(model)};
 }
 
@@ -95,7 +96,7 @@ void MiniModel::compare(Kernels& kernels, int count) {
   EXPECT_LT(widest_miss, 2e-2) << "a choice may differ at near-ties only";
 }
 
-TEST_P(MiniModel, CpuLogitsEqualTheOracles) { compare(*make_cpu_kernels(0), kSanitized ? 300 : 2000); }
+TEST_P(MiniModel, CpuLogitsEqualTheOracles) { compare(*testing::make_test_kernels(0), kSanitized ? 300 : 2000); }
 
 TEST_P(MiniModel, ReferenceLogitsEqualTheOracles) { compare(*make_reference_kernels(), kSanitized ? 64 : 200); }
 
@@ -106,7 +107,7 @@ TEST_P(MiniModel, DraftsAndConfidencesEqualTheOracles) {
   if (kSanitized) sampled.resize(std::min<size_t>(sampled.size(), 8));
   const auto drafts = golden.get<int32_t>("draft_ids");
   const auto confidence = golden.floats("draft_confidence");
-  const auto kernels = make_cpu_kernels(0);
+  const auto kernels = testing::make_test_kernels(0);
   auto session = Session::create(*mini_.model, *kernels, {.max_tokens = 2100});
   ASSERT_TRUE(session);
   int equal = 0;
@@ -139,7 +140,7 @@ TEST_P(MiniModel, DraftsAndConfidencesEqualTheOracles) {
 }
 
 TEST_P(MiniModel, SpeculationChangesNothingOnText) {
-  const auto kernels = make_cpu_kernels(0);
+  const auto kernels = testing::make_test_kernels(0);
   for (const std::string prompt : {"def read_lines(path):\n", "The function returns", "for f in *.txt; do"}) {
     auto ids = mini_.tokenizer.encode("<｜begin▁of▁sentence｜>" + prompt);
     ASSERT_TRUE(ids);
@@ -159,7 +160,7 @@ TEST_P(MiniModel, SpeculationChangesNothingOnText) {
 
 TEST_P(MiniModel, AddsInThinkingMode) {
   const PromptFormat& format = std::string_view(GetParam()) == "v4" ? kPromptFormatV4 : kPromptFormatV41;
-  const auto kernels = make_cpu_kernels(0);
+  const auto kernels = testing::make_test_kernels(0);
   const auto prompt = encode_prompt(R"({"messages": [{"role": "user", "content": "Add 345 and 678."}]})", format);
   ASSERT_TRUE(prompt);
   auto ids = mini_.tokenizer.encode(prompt->text);

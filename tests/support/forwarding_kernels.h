@@ -11,6 +11,10 @@ class ForwardingKernels : public Kernels {
  public:
   explicit ForwardingKernels(Kernels& inner) : inner_(inner) {}
   std::string_view name() const override { return inner_.name(); }
+  Memory& memory() override { return inner_.memory(); }
+  Memory& shared_memory() override { return inner_.shared_memory(); }
+  void begin(const StepRows& rows) override { inner_.begin(rows); }
+  void finish() override { inner_.finish(); }
   void embed(const StepRows& rows, const EmbedArgs& args) override { inner_.embed(rows, args); }
   void mix_streams(const StepRows& rows, const MixArgs& args) override { inner_.mix_streams(rows, args); }
   void expand_streams(const StepRows& rows, const ExpandArgs& args) override { inner_.expand_streams(rows, args); }

@@ -1,7 +1,7 @@
-#include "kernels/gpu_kernels.h"
+#include "support/gpu.h"
 
-#include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
 #include "device/buffer.h"
 #include "device/plugin.h"
@@ -66,30 +66,38 @@ const Plugin* plugin() {
   return loaded.get();
 }
 
+std::unique_ptr<Kernels> make() {
+  ONELANE_CHECK(plugin() != nullptr, "no CUDA plugin beside this test");
+  auto made = make_cuda_kernels(*plugin(), 0);
+  ONELANE_CHECK(made.has_value(), made.error().message.c_str());
+  return *std::move(made);
+}
+
+bool wants_gpu() {
+  const char* backend = std::getenv("ONELANE_TEST_BACKEND");
+  return backend != nullptr && std::string_view(backend) == "cuda";
+}
+
 }  // namespace
 
 bool has_gpu() {
   static const bool found = [] {
     onelane_plugin_probe probe;
-    return plugin() != nullptr && plugin()->table->probe(&probe) > 0;
+    if (plugin() == nullptr || plugin()->table->probe(&probe) == 0) return false;
+    static const std::unique_ptr<Kernels> owner = make();  // of the pinned memory; lives as long as the process
+    set_host_buffers(owner->shared_memory());
+    return true;
   }();
   return found;
 }
 
-std::unique_ptr<Kernels> make_gpu_kernels() {
-  auto made = make_cuda_kernels(*plugin(), 0);
-  if (!made) {
-    std::fprintf(stderr, "%s\n", made.error().message.c_str());
-    std::abort();
-  }
-  // One that lives as long as the process: buffers outlive the kernels they were made for.
-  static Kernels* const first = made->get();
-  if (made->get() == first) {
-    set_host_buffers(first->shared_memory());
-    static std::unique_ptr<Kernels> kept = *std::move(made);
-    made = make_cuda_kernels(*plugin(), 0);
-  }
-  return std::make_unique<StepByStage>(*std::move(made));
+std::unique_ptr<Kernels> make_gpu_kernels() { return std::make_unique<StepByStage>(make()); }
+
+std::unique_ptr<Kernels> make_test_kernels(int threads) { return wants_gpu() ? make() : make_cpu_kernels(threads); }
+
+Kernels* model_kernels() {
+  static Kernels* const kernels = wants_gpu() ? make().release() : nullptr;  // as long as the process
+  return kernels;
 }
 
 }  // namespace onelane::testing
