@@ -149,7 +149,7 @@ class CudaKernels final : public Kernels {
   }
   ~CudaKernels() override {
     cudaStreamSynchronize(stream_);
-    for (auto& [key, recording] : recordings_) forget(recording);
+    while (!recordings_.empty()) CudaKernels::forget(recordings_.begin()->first);
     for (auto& [experts, table] : tables_) cudaFree(table.on_device);
     cudaFree(confidence_);
     cudaStreamDestroy(stream_);
@@ -188,15 +188,15 @@ class CudaKernels final : public Kernels {
   }
 
   // The first call with a key runs as it is, so that scratch grows; the second records a graph; the others repeat it.
-  void run(uint64_t key, const std::function<void()>& stages) override {
+  void run(const void* owner, uint64_t key, const std::function<void()>& stages) override {
     use_device();
-    Recording& recording = recordings_[key];
+    Recording& recording = recordings_[owner][key];
     if (recording.graph != nullptr && recording.generation == generation()) {
       check(cudaGraphLaunch(recording.graph, stream_), "cudaGraphLaunch");
       return;
     }
     if (recording.runs++ == 0) return stages();
-    forget(recording);
+    discard(recording);
     cudaGraph_t graph = nullptr;
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     stages();
@@ -206,6 +206,13 @@ class CudaKernels final : public Kernels {
     recording.generation = generation();
     row_angles_.begin();  // those of the recording have not been made
     check(cudaGraphLaunch(recording.graph, stream_), "cudaGraphLaunch");
+  }
+  void forget(const void* owner) override {
+    const auto found = recordings_.find(owner);
+    if (found == recordings_.end()) return;
+    finish();
+    for (auto& [key, recording] : found->second) discard(recording);
+    recordings_.erase(found);
   }
   void finish() override {
     use_device();
@@ -257,7 +264,7 @@ class CudaKernels final : public Kernels {
     int runs = 0;
   };
 
-  static void forget(Recording& recording) {
+  static void discard(Recording& recording) {
     if (recording.graph != nullptr) cudaGraphExecDestroy(recording.graph);
     recording.graph = nullptr;
   }
@@ -307,7 +314,7 @@ class CudaKernels final : public Kernels {
   std::unordered_map<const ExpertWeights*, ExpertTable> tables_;
   std::vector<ExpertPointers> scratch_pointers_;
   int table_generation_ = 0;
-  std::unordered_map<uint64_t, Recording> recordings_;
+  std::unordered_map<const void*, std::unordered_map<uint64_t, Recording>> recordings_;  // by owner and key
 };
 
 }  // namespace

@@ -421,9 +421,11 @@ class Kernels {
   // The step whose stages follow, with all its arrays on the host; an implementation may keep a copy of its own. Every
   // stage of a step is called with the StepRows that begin() got.
   virtual void begin(const StepRows& /*rows*/) {}
-  // Calls `stages`, which calls stages of the step begun and does nothing else. Two calls with one key differ in the
-  // contents of arrays alone, so that an implementation may record the first and repeat it afterwards.
-  virtual void run(uint64_t /*key*/, const std::function<void()>& stages) { stages(); }
+  // Calls `stages`, which calls stages of the step begun and does nothing else. Two calls of one owner with one key
+  // differ in the contents of arrays alone, so that an implementation may record the first and repeat it afterwards.
+  virtual void run(const void* /*owner*/, uint64_t /*key*/, const std::function<void()>& stages) { stages(); }
+  // `owner` makes no more calls; what it recorded may go.
+  virtual void forget(const void* /*owner*/) {}
   // Waits for everything that was asked for.
   virtual void finish() {}
 

@@ -79,6 +79,8 @@ ForwardPass::ForwardPass(const Model& model, Kernels& kernels, KvStore& store, i
   std::iota(every_row_.begin(), every_row_.end(), 0);
 }
 
+ForwardPass::~ForwardPass() { kernels_.forget(this); }
+
 size_t ForwardPass::bytes() const {
   size_t total = 0;
   for (const Buffer& buffer : buffers_) total += buffer.size();
@@ -122,7 +124,7 @@ void ForwardPass::target(const Step& step, std::span<const int32_t> logit_rows, 
   rows.logit_count = static_cast<int>(logit_rows.size());
   if (model_.engram) look_up_engram(step);
   kernels_.begin(rows);
-  kernels_.run(key_of(Part::kTarget, rows), [&] {
+  kernels_.run(this, key_of(Part::kTarget, rows), [&] {
     start_stream(rows);
     for (const LayerSpec& layer : spec_.layers) {
       block(rows, layer, model_.weights.layers[static_cast<size_t>(layer.index)]);
@@ -141,7 +143,7 @@ void ForwardPass::seed_drafter(const Step& step) {
   const StepRows rows = step.rows();
   const DrafterWeights& drafter = model_.weights.drafter;
   kernels_.begin(rows);
-  kernels_.run(key_of(Part::kSeed, rows), [&] {
+  kernels_.run(this, key_of(Part::kSeed, rows), [&] {
     kernels_.main_input(rows, {.taps = taps_,
                                .main_proj = drafter.main_proj,
                                .norm = drafter.main_norm,
@@ -170,7 +172,7 @@ void ForwardPass::draft(const Step& step, float* logits) {
   rows.logit_count = rows.count;
   const DrafterWeights& drafter = model_.weights.drafter;
   kernels_.begin(rows);
-  kernels_.run(key_of(Part::kDraft, rows), [&] {
+  kernels_.run(this, key_of(Part::kDraft, rows), [&] {
     start_stream(rows);
     for (const LayerSpec& stage : spec_.draft_stages) {
       block(rows, stage, model_.weights.stages[static_cast<size_t>(stage.index)]);

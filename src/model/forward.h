@@ -20,6 +20,10 @@ class ForwardPass {
   // `max_logit_rows`: most rows of one target() that ask for logits, and most rows of a draft(); 0: max_rows.
   ForwardPass(const Model& model, Kernels& kernels, KvStore& store, int max_rows, int max_logit_rows = 0);
 
+  ~ForwardPass();
+  ForwardPass(const ForwardPass&) = delete;
+  ForwardPass& operator=(const ForwardPass&) = delete;
+
   int max_rows() const { return max_rows_; }
   // Working memory held, in bytes: what is proportional to max_rows, and on a device the logits.
   size_t bytes() const;

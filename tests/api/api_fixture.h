@@ -21,8 +21,8 @@
 #include "kernels/kernels.h"
 #include "model/model.h"
 #include "support/data.h"
-#include "text/compressed_token_map.h"
 #include "support/gpu.h"
+#include "text/compressed_token_map.h"
 
 namespace onelane {
 

@@ -14,6 +14,9 @@ constexpr double kOtherSoftmaxBlocks = 2e-3;
 // itself.
 constexpr Bound kAttended{1, 0.01, 0x1p-10};
 
+// One that rounds probabilities against a maximum of its own differs in every one of them.
+constexpr double kOtherMaximum = 4e-3;
+
 class GoldenAttention : public GoldenTest {
  protected:
   const RopeFrequencies& rope(int index) const { return model.rope(spec.layers[index]); }
@@ -225,7 +228,9 @@ TEST_P(GoldenAttention, Attend) {
       const std::string what = file + ".out of position " + std::to_string(positions[row]);
       const std::span<const bf16> actual(out.data() + row * width, width);
       const std::span<const bf16> golden_row(expected.data() + row * width, width);
-      if (l.ratio == 0 || positions[row] >= kWindow - 1) {
+      if (kernels->name() == "cuda") {
+        expect_rms(what, actual, golden_row, kOtherMaximum);
+      } else if (l.ratio == 0 || positions[row] >= kWindow - 1) {
         expect_bf16(what, actual, golden_row, kAttended);
       } else {
         expect_rms(what, actual, golden_row, kOtherSoftmaxBlocks);
@@ -303,7 +308,12 @@ TEST_P(GoldenAttention, DraftBlock) {
                              .sink = w.sink,
                              .rope = &model.rope(stage),
                              .out = out.data()});
-      expect_bf16(stem + ".out_unrotated", out.vector(), g.bf16s(stem + ".attn.out_unrotated"), kAttended);
+      const std::vector<bf16> expected = g.bf16s(stem + ".attn.out_unrotated");
+      if (kernels->name() == "cuda") {
+        expect_rms(stem + ".out_unrotated", out.vector(), expected, kOtherMaximum);
+      } else {
+        expect_bf16(stem + ".out_unrotated", out.vector(), expected, kAttended);
+      }
     }
   }
 }

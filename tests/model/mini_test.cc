@@ -8,10 +8,10 @@
 #include "engine/generate.h"
 #include "engine/session.h"
 #include "support/data.h"
+#include "support/gpu.h"
 #include "text/compressed_token_map.h"
 #include "text/prompt_encoder.h"
 #include "text/tokenizer.h"
-#include "support/gpu.h"
 
 namespace onelane {
 namespace {

@@ -15,6 +15,7 @@ class StepByStage final : public Kernels {
 
   std::string_view name() const override { return kernels_->name(); }
   Memory& memory() override { return kernels_->shared_memory(); }
+  Memory& shared_memory() override { return kernels_->shared_memory(); }
   void embed(const StepRows& rows, const EmbedArgs& args) override { stage(rows, &Kernels::embed, args); }
   void mix_streams(const StepRows& rows, const MixArgs& args) override { stage(rows, &Kernels::mix_streams, args); }
   void expand_streams(const StepRows& rows, const ExpandArgs& args) override {
@@ -66,13 +67,6 @@ const Plugin* plugin() {
   return loaded.get();
 }
 
-std::unique_ptr<Kernels> make() {
-  ONELANE_CHECK(plugin() != nullptr, "no CUDA plugin beside this test");
-  auto made = make_cuda_kernels(*plugin(), 0);
-  ONELANE_CHECK(made.has_value(), made.error().message.c_str());
-  return *std::move(made);
-}
-
 bool wants_gpu() {
   const char* backend = std::getenv("ONELANE_TEST_BACKEND");
   return backend != nullptr && std::string_view(backend) == "cuda";
@@ -80,23 +74,33 @@ bool wants_gpu() {
 
 }  // namespace
 
+std::unique_ptr<Kernels> make_device_kernels() {
+  ONELANE_CHECK(plugin() != nullptr, "no CUDA plugin beside this test");
+  auto made = make_cuda_kernels(*plugin(), 0);
+  ONELANE_CHECK(made.has_value(), made.error().message.c_str());
+  return *std::move(made);
+}
+
 bool has_gpu() {
   static const bool found = [] {
     onelane_plugin_probe probe;
     if (plugin() == nullptr || plugin()->table->probe(&probe) == 0) return false;
-    static const std::unique_ptr<Kernels> owner = make();  // of the pinned memory; lives as long as the process
+    static const std::unique_ptr<Kernels> owner =
+        make_device_kernels();  // of the pinned memory; lives as long as the process
     set_host_buffers(owner->shared_memory());
     return true;
   }();
   return found;
 }
 
-std::unique_ptr<Kernels> make_gpu_kernels() { return std::make_unique<StepByStage>(make()); }
+std::unique_ptr<Kernels> make_gpu_kernels() { return std::make_unique<StepByStage>(make_device_kernels()); }
 
-std::unique_ptr<Kernels> make_test_kernels(int threads) { return wants_gpu() ? make() : make_cpu_kernels(threads); }
+std::unique_ptr<Kernels> make_test_kernels(int threads) {
+  return wants_gpu() ? make_device_kernels() : make_cpu_kernels(threads);
+}
 
 Kernels* model_kernels() {
-  static Kernels* const kernels = wants_gpu() ? make().release() : nullptr;  // as long as the process
+  static Kernels* const kernels = wants_gpu() ? make_device_kernels().release() : nullptr;  // as long as the process
   return kernels;
 }
 

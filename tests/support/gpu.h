@@ -17,6 +17,9 @@ bool has_gpu();
 // For tests of stages: on GPU 0, every stage a step of its own, over pinned host memory.
 std::unique_ptr<Kernels> make_gpu_kernels();
 
+// On GPU 0, as they are.
+std::unique_ptr<Kernels> make_device_kernels();
+
 // For tests of what stands above stages. `threads` of the CPU's.
 std::unique_ptr<Kernels> make_test_kernels(int threads);
 // Whom the models of these tests are loaded for (Model::load); null: the host.
