@@ -1,7 +1,8 @@
-// Checkpoint: the tensors of a model directory, memory-mapped and found by name.
+// Checkpoint: the tensors of a model directory, memory-mapped and found by name; or of one that was made in memory.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,11 @@ class Checkpoint {
   // see also parse_safetensors.
   static Result<Checkpoint> open(const std::string& path);
 
+  Checkpoint() = default;
+  // Tensors that lie in memory, inside what `bytes` keeps alive.
+  Checkpoint(std::map<std::string, TensorView, std::less<>> tensors, std::shared_ptr<const void> bytes)
+      : tensors_(std::move(tensors)), bytes_(std::move(bytes)) {}
+
   // nullptr when there is no such tensor.
   const TensorView* find(std::string_view name) const;
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
@@ -39,6 +45,7 @@ class Checkpoint {
   std::vector<MappedFile> files_;
   std::map<std::string, TensorView, std::less<>> tensors_;
   std::map<std::string, std::string> metadata_;
+  std::shared_ptr<const void> bytes_;
 };
 
 }  // namespace onelane

@@ -44,6 +44,7 @@ struct MoeSpec {
   float scaling = 1.0F;   // multiplies the (normalised) weights
   float norm_eps = 0.0F;  // added to the sum the weights are divided by: 1e-20 in V4.1, 0 in V4 (guard 0/0 there)
   bool normalise = true;  // divide the picked scores by their sum; false for top-1 in V4.1 (9.1)
+  bool operator==(const MoeSpec&) const = default;
 };
 
 // One block: hyper-connection mixing, attention and MoE. Backbone layers and draft stages alike.
@@ -71,6 +72,7 @@ struct LayerSpec {
   MoeSpec moe;
   bool engram = false;      // writes Engram into the stream before anything else (7.1)
   int64_t engram_rows = 0;  // rows of engram.embed: the sum of the layer's primes
+  bool operator==(const LayerSpec&) const = default;
 };
 
 // Hyper-connections: how the copies of the residual stream are mixed around a sublayer (2.2).
@@ -82,6 +84,7 @@ struct HyperSpec {
   bool head_merge = false;  // hc_head_{fn,base,scale} collapse the last stream; otherwise the last FFN's pre does
   // Rows of hc_{attn,ffn}_fn: pre, post and the mult x mult matrix.
   int rows() const { return mult * (2 + mult); }
+  bool operator==(const HyperSpec&) const = default;
 };
 
 struct RopeSpec {
@@ -91,6 +94,7 @@ struct RopeSpec {
   float beta_fast = 0.0F;
   float beta_slow = 0.0F;
   int original_positions = 0;
+  bool operator==(const RopeSpec&) const = default;
 };
 
 struct IndexerSpec {
@@ -98,6 +102,7 @@ struct IndexerSpec {
   int head_dim = kIndexDim;
   int topk = 0;           // entries attended per row
   bool hadamard = false;  // rotate queries and keys by Walsh-128 before fp4 (V4)
+  bool operator==(const IndexerSpec&) const = default;
 };
 
 // Two-level selection (3.5, V4.1).
@@ -105,6 +110,7 @@ struct CandidateSpec {
   int source_layer = -1;  // -1: no candidate masking in this model
   int topk_blocks = 0;
   int block_size = 0;  // entries per block
+  bool operator==(const CandidateSpec&) const = default;
 };
 
 struct EngramSpec {
@@ -119,6 +125,7 @@ struct EngramSpec {
   int columns() const { return (max_ngram - 1) * heads; }
   // Width of the concatenated rows: K of engram.wkv.
   int width() const { return columns() * head_dim; }
+  bool operator==(const EngramSpec&) const = default;
 };
 
 struct DsparkSpec {
@@ -128,6 +135,7 @@ struct DsparkSpec {
   int markov_rank = 0;
   // V4.1 taps the stream entering a target layer (after its Engram write), V4 the stream leaving it (6.3).
   bool taps_are_inputs = false;
+  bool operator==(const DsparkSpec&) const = default;
 };
 
 // Ids with a meaning of their own; -1 where the model has none.
@@ -136,6 +144,7 @@ struct TokenIds {
   int eos = -1;
   int pad = -1;
   int image = -1;
+  bool operator==(const TokenIds&) const = default;
 };
 
 // Sizes of the vision tower and aligner (7.3). Text runs without them; they are known so that their tensors can be
@@ -146,6 +155,7 @@ struct VisionSpec {
   int inter = 0;
   int patch_size = 0;
   int downsample = 0;
+  bool operator==(const VisionSpec&) const = default;
 };
 
 struct ModelSpec {
@@ -195,6 +205,7 @@ struct ModelSpec {
   int group_width() const { return n_heads / o_groups * head_dim; }
   // Width of the concatenated DSpark taps: K of mtp.0.main_proj.
   int tap_width() const { return static_cast<int>(dspark.target_layers.size()) * hidden; }
+  bool operator==(const ModelSpec&) const = default;
 };
 
 }  // namespace onelane

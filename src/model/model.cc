@@ -1,7 +1,6 @@
 #include "model/model.h"
 
 #include "base/format.h"
-#include "checkpoint/footprint.h"
 #include "checkpoint/inventory.h"
 #include "kernels/rope.h"
 
@@ -30,7 +29,7 @@ Result<std::unique_ptr<Model>> Model::load(const std::string& dir, std::vector<i
     engram = *std::move(addresses);
   }
   const int64_t available = kernels != nullptr ? kernels->memory().available() : -1;
-  const int64_t needed = footprint(files.spec, {}).weights.bytes;
+  const int64_t needed = Weights::device_bytes(files.spec);
   if (available >= 0 && needed > available) {
     return Error{ErrorCode::kResourceExhausted,
                  format("{}: the weights take {} bytes, and the device has {} left", dir, needed, available)};

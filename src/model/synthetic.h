@@ -37,7 +37,7 @@ struct SyntheticOptions {
   // How often an expert is picked: "uniform", or "zipf:S" (S from 0 to 4): proportional to rank^-S, see zipf_bias.
   // Which expert has which rank is another draw in every layer.
   std::string routing = "uniform";
-  int64_t engram_bytes = int64_t{2} << 30;  // most that all Engram tables together may take
+  int64_t engram_bytes = int64_t{2} << 30;  // what all Engram tables together may take, about
 };
 
 // The published shapes: "v4": V4-Flash-0731 with its DSpark drafter (43 layers, 167 GB); "v41": V4.1-Flash (40 layers,

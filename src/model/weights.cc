@@ -1,14 +1,66 @@
 #include "model/weights.h"
 
 #include "base/format.h"
+#include "checkpoint/inventory.h"
 
 namespace onelane {
+namespace {
+
+// Seventy thousand allocations would each be rounded up to two megabytes: an expert's matrix has five and a half.
+constexpr size_t kAllocation = size_t{256} << 20;
+constexpr size_t kGranule = size_t{2} << 20;
+constexpr size_t kAlignment = 256;
+
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+bool on_device(const ModelSpec& spec, const ExpectedTensor& tensor) {
+  const bool drafts = !tensor.draft || spec.drafter == DrafterKind::kDspark;
+  return drafts && tensor.kind != TensorKind::kVision && tensor.kind != TensorKind::kEngramTable;
+}
+
+}  // namespace
+
+int64_t Weights::device_bytes(const ModelSpec& spec) {
+  size_t total = 0;
+  for (const ExpectedTensor& tensor : expected_tensors(spec)) {
+    if (on_device(spec, tensor)) total += aligned(static_cast<size_t>(tensor.bytes()));
+  }
+  return static_cast<int64_t>(total + (total / kAllocation + 1) * kGranule);
+}
+
+void Weights::upload(const ModelSpec& spec) {
+  std::vector<std::string> names;
+  size_t bytes = 0;
+  for (ExpectedTensor& tensor : expected_tensors(spec)) {
+    if (!on_device(spec, tensor)) continue;
+    bytes += aligned(static_cast<size_t>(tensor.bytes()));
+    names.push_back(std::move(tensor.name));
+    if (bytes < kAllocation) continue;
+    upload_together(names, bytes);
+    names.clear();
+    bytes = 0;
+  }
+  if (bytes > 0) upload_together(names, bytes);
+}
+
+void Weights::upload_together(std::span<const std::string> names, size_t bytes) {
+  Memory& memory = kernels_->memory();
+  std::byte* to = copies_.emplace_back(bytes, memory).data();
+  for (const std::string& name : names) {
+    const TensorView* tensor = checkpoint_.find(name);
+    ONELANE_CHECK(tensor != nullptr, name.c_str());
+    memory.copy(to, tensor->bytes.data(), tensor->bytes.size());
+    uploaded_.emplace(name, to);
+    to += aligned(tensor->bytes.size());
+  }
+}
 
 const std::byte* Weights::place(const std::string& name, size_t alignment) {
   const TensorView* tensor = checkpoint_.find(name);
   ONELANE_CHECK(tensor != nullptr, name.c_str());
   const std::byte* data = tensor->bytes.data();
-  if (kernels_ != nullptr) return copy(tensor->bytes, shared_ ? kernels_->shared_memory() : kernels_->memory());
+  if (kernels_ != nullptr && shared_) return copy(tensor->bytes, kernels_->shared_memory());
+  if (kernels_ != nullptr) return uploaded_.at(name);
   if (!fences_on() && reinterpret_cast<uintptr_t>(data) % alignment == 0) return data;
   return copy(tensor->bytes, host_memory());
 }
@@ -138,12 +190,14 @@ void Weights::load_drafter(const ModelSpec& spec) {
 Weights::Weights(Checkpoint checkpoint, const ModelSpec& spec, Kernels* kernels)
     : checkpoint_(std::move(checkpoint)),
       kernels_(kernels == nullptr || &kernels->memory() == &host_memory() ? nullptr : kernels) {
+  if (kernels_ != nullptr) upload(spec);
   embed = vector<bf16>("embed.weight");
   head = plain("head.weight");
   norm = vector<bf16>("norm.weight");
   if (spec.hyper.head_merge) head_mix = mix("hc_head");
   for (const LayerSpec& layer : spec.layers) layers.push_back(block(format("layers.{}", layer.index), layer, spec));
   load_drafter(spec);
+  uploaded_ = {};
 }
 
 }  // namespace onelane

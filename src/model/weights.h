@@ -1,13 +1,14 @@
 // Weights: a checkpoint's tensors, checked and sorted into the arguments that the kernels take.
 //
 // On the host tensors are used in place, in the mapped file, when their alignment allows it; otherwise, and always in
-// fenced builds, each is copied into a buffer of its own. For a device all are copied to it, but for the Engram tables,
-// which stay in host memory that it can reach. Nothing is repacked: the byte formats are the checkpoint's
-// (spec/model.md B).
+// fenced builds, each is copied into a buffer of its own. For a device all are copied to it, one after another into a
+// few large allocations, but for the Engram tables, which stay in host memory that it can reach. Nothing is repacked:
+// the byte formats are the checkpoint's (spec/model.md B).
 #pragma once
 
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
@@ -64,6 +65,9 @@ class Weights {
   // mistake of ours, not of the file. `kernels`: who reads the weights, and must outlive them; null: the host.
   Weights(Checkpoint checkpoint, const ModelSpec& spec, Kernels* kernels = nullptr);
 
+  // Most memory that this takes on a device.
+  static int64_t device_bytes(const ModelSpec& spec);
+
   const bf16* embed = nullptr;  // [vocab, hidden]
   Matrix head;
   const bf16* norm = nullptr;
@@ -75,6 +79,8 @@ class Weights {
  private:
   const std::byte* place(const std::string& name, size_t alignment);
   const std::byte* copy(std::span<const std::byte> bytes, Memory& memory);
+  void upload(const ModelSpec& spec);
+  void upload_together(std::span<const std::string> names, size_t bytes);
   template <class T>
   const T* vector(const std::string& name) {
     return reinterpret_cast<const T*>(place(name, alignof(T)));
@@ -91,6 +97,7 @@ class Weights {
   Kernels* kernels_ = nullptr;
   bool shared_ = false;  // place() for the host and the device
   std::vector<Buffer> copies_;
+  std::unordered_map<std::string, const std::byte*> uploaded_;  // while tensors are sorted
 };
 
 }  // namespace onelane
