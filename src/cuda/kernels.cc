@@ -145,11 +145,14 @@ class CudaKernels final : public Kernels {
               .processors = properties.multiProcessorCount,
               .arch = 10 * properties.major + properties.minor,
               .workspace = &workspace_,
-              .row_angles = &row_angles_};
+              .row_angles = &row_angles_,
+              .launches = &launches_};
   }
   ~CudaKernels() override {
     cudaStreamSynchronize(stream_);
     while (!recordings_.empty()) CudaKernels::forget(recordings_.begin()->first);
+    CudaKernels::marks_us();
+    for (const cudaEvent_t event : spare_events_) cudaEventDestroy(event);
     for (auto& [experts, table] : tables_) cudaFree(table.on_device);
     cudaFree(confidence_);
     cudaStreamDestroy(stream_);
@@ -191,21 +194,23 @@ class CudaKernels final : public Kernels {
   void run(const void* owner, uint64_t key, const std::function<void()>& stages) override {
     use_device();
     Recording& recording = recordings_[owner][key];
-    if (recording.graph != nullptr && recording.generation == generation()) {
-      check(cudaGraphLaunch(recording.graph, stream_), "cudaGraphLaunch");
-      return;
-    }
+    if (recording.graph != nullptr && recording.generation == generation()) return repeat(recording);
     if (recording.runs++ == 0) return stages();
     discard(recording);
     cudaGraph_t graph = nullptr;
+    const int64_t launched = launches_.count;
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    recorded_marks_ = &recording.marks;
     stages();
+    recorded_marks_ = nullptr;
     check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    launches_.count = launched;
+    recording.kernels = kernels_in(graph);
     check(cudaGraphInstantiate(&recording.graph, graph, 0), "cudaGraphInstantiate");
     check(cudaGraphDestroy(graph), "cudaGraphDestroy");
     recording.generation = generation();
     row_angles_.begin();  // those of the recording have not been made
-    check(cudaGraphLaunch(recording.graph, stream_), "cudaGraphLaunch");
+    repeat(recording);
   }
   void forget(const void* owner) override {
     const auto found = recordings_.find(owner);
@@ -218,6 +223,40 @@ class CudaKernels final : public Kernels {
     use_device();
     check(cudaStreamSynchronize(stream_), "a kernel of this step");
   }
+
+  void mark() override {
+    use_device();
+    cudaEvent_t event = nullptr;
+    if (spare_events_.empty()) {
+      check(cudaEventCreate(&event), "cudaEventCreate");
+    } else {
+      event = spare_events_.back();
+      spare_events_.pop_back();
+    }
+    if (recorded_marks_ != nullptr) {
+      recorded_marks_->push_back(event);
+      check(cudaEventRecordWithFlags(event, stream_, cudaEventRecordExternal), "cudaEventRecordWithFlags");
+    } else {
+      marks_.push_back(event);
+      used_events_.push_back(event);
+      check(cudaEventRecord(event, stream_), "cudaEventRecord");
+    }
+    launches_.apart = true;
+  }
+  std::vector<double> marks_us() override {
+    finish();
+    std::vector<double> us;
+    for (const cudaEvent_t event : marks_) {
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, marks_.front(), event), "cudaEventElapsedTime");
+      us.push_back(1e3 * static_cast<double>(ms));
+    }
+    marks_.clear();
+    spare_events_.insert(spare_events_.end(), used_events_.begin(), used_events_.end());
+    used_events_.clear();
+    return us;
+  }
+  int64_t launches() const override { return launches_.count; }
 
   void embed(const StepRows& rows, const EmbedArgs& args) override { cuda::embed(stage(rows), args); }
   void mix_streams(const StepRows& rows, const MixArgs& args) override { cuda::mix_streams(stage(rows), args); }
@@ -262,11 +301,31 @@ class CudaKernels final : public Kernels {
     cudaGraphExec_t graph = nullptr;
     int generation = 0;
     int runs = 0;
+    int kernels = 0;
+    std::vector<cudaEvent_t> marks;
   };
 
-  static void discard(Recording& recording) {
+  void repeat(const Recording& recording) {
+    check(cudaGraphLaunch(recording.graph, stream_), "cudaGraphLaunch");
+    launches_.count += recording.kernels;
+    marks_.insert(marks_.end(), recording.marks.begin(), recording.marks.end());
+  }
+  void discard(Recording& recording) {
     if (recording.graph != nullptr) cudaGraphExecDestroy(recording.graph);
     recording.graph = nullptr;
+    used_events_.insert(used_events_.end(), recording.marks.begin(), recording.marks.end());
+    recording.marks.clear();
+  }
+  static int kernels_in(cudaGraph_t graph) {
+    size_t count = 0;
+    check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
+    std::vector<cudaGraphNode_t> nodes(count);
+    check(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
+    return static_cast<int>(std::count_if(nodes.begin(), nodes.end(), [](cudaGraphNode_t node) {
+      cudaGraphNodeType type;
+      check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+      return type == cudaGraphNodeTypeKernel;
+    }));
   }
   // Of the addresses that a recording holds.
   int generation() const {
@@ -307,6 +366,11 @@ class CudaKernels final : public Kernels {
   Upload upload_;
   Workspace workspace_;
   RowAngles row_angles_;
+  LaunchState launches_;
+  std::vector<cudaEvent_t> marks_;        // in order, since marks_us()
+  std::vector<cudaEvent_t> used_events_;  // spare again after marks_us()
+  std::vector<cudaEvent_t> spare_events_;
+  std::vector<cudaEvent_t>* recorded_marks_ = nullptr;  // of the run that is being recorded
   Stage stage_;
   const int32_t* begun_ = nullptr;
   const int32_t* logit_rows_ = nullptr;

@@ -56,6 +56,12 @@ class Workspace {
 // Cosines and sines of the rows' positions, made once a step for each table of frequencies that is asked for.
 class RowAngles;
 
+// What launch() keeps from one call to the next.
+struct LaunchState {
+  int64_t count = 0;
+  bool apart = false;  // the next kernel waits for all before it to have ended, as if it were the first
+};
+
 struct Stage {
   cudaStream_t stream = nullptr;
   int processors = 0;  // multiprocessors
@@ -63,6 +69,7 @@ struct Stage {
   StepRows rows;       // its arrays on the device
   Workspace* workspace = nullptr;
   RowAngles* row_angles = nullptr;
+  LaunchState* launches = nullptr;
 
   // float [rows, 64]: 32 cosines, then 32 sines of a row's position.
   const float* angles(const RopeFrequencies& rope) const;
@@ -85,7 +92,9 @@ void launch(const Stage& stage, const char* name, void (*kernel)(Params...), dim
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
-  config.numAttrs = stage.arch >= 90 ? 1 : 0;
+  config.numAttrs = stage.arch >= 90 && !stage.launches->apart ? 1 : 0;
+  stage.launches->apart = false;
+  ++stage.launches->count;
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), name);
 }
 

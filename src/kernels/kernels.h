@@ -19,11 +19,13 @@
 // - Bad shapes are programming errors (ONELANE_CHECK): the loader has checked every tensor.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "device/memory.h"
@@ -404,7 +406,7 @@ struct MarkovArgs {
   int dim = 0;
   int rank = 0;
   float* logits = nullptr;          // in/out [vocab]
-  float* confidence_out = nullptr;  // on the host
+  float* confidence_out = nullptr;  // on the host; null: not wanted
 };
 
 struct Plugin;  // device/plugin.h
@@ -445,6 +447,23 @@ class Kernels {
   virtual void head(const StepRows& rows, const HeadArgs& args) = 0;
   virtual void main_input(const StepRows& rows, const MainInputArgs& args) = 0;
   virtual void markov(const MarkovArgs& args) = 0;
+
+  // For measuring. A point in time behind all that was asked for before it and ahead of all that is asked for after it:
+  // nothing overlaps across a mark. Marks inside a recorded run() are taken anew whenever it is repeated; at most one
+  // repetition may lie between two calls of marks_us().
+  virtual void mark() { marks_.push_back(std::chrono::steady_clock::now()); }
+  // Waits. The marks since the last call, in order, in microseconds after the first of them.
+  virtual std::vector<double> marks_us() {
+    std::vector<double> us;
+    for (const auto& at : marks_) us.push_back(std::chrono::duration<double, std::micro>(at - marks_.front()).count());
+    marks_.clear();
+    return us;
+  }
+  // How many kernels have been launched on a device; 0 for those that have none.
+  virtual int64_t launches() const { return 0; }
+
+ private:
+  std::vector<std::chrono::steady_clock::time_point> marks_;
 };
 
 // The oracle: plain loops, one thread, double accumulation, slow on purpose.

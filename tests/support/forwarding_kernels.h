@@ -1,40 +1,11 @@
-// Kernels that pass every stage on. Tests derive from it to watch or bend single stages of a real forward pass.
+// Kernels with planted faults, for tests that must notice them.
 #pragma once
 
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "kernels/forwarding_kernels.h"
 
 namespace onelane {
-
-class ForwardingKernels : public Kernels {
- public:
-  explicit ForwardingKernels(Kernels& inner) : inner_(inner) {}
-  std::string_view name() const override { return inner_.name(); }
-  Memory& memory() override { return inner_.memory(); }
-  Memory& shared_memory() override { return inner_.shared_memory(); }
-  void begin(const StepRows& rows) override { inner_.begin(rows); }
-  void finish() override { inner_.finish(); }
-  void embed(const StepRows& rows, const EmbedArgs& args) override { inner_.embed(rows, args); }
-  void mix_streams(const StepRows& rows, const MixArgs& args) override { inner_.mix_streams(rows, args); }
-  void expand_streams(const StepRows& rows, const ExpandArgs& args) override { inner_.expand_streams(rows, args); }
-  void tap(const StepRows& rows, const TapArgs& args) override { inner_.tap(rows, args); }
-  void project_qkv(const StepRows& rows, const QkvArgs& args) override { inner_.project_qkv(rows, args); }
-  void compress(const StepRows& rows, const CompressArgs& args) override { inner_.compress(rows, args); }
-  void index(const StepRows& rows, const IndexArgs& args) override { inner_.index(rows, args); }
-  void attend(const StepRows& rows, const AttendArgs& args) override { inner_.attend(rows, args); }
-  void commit(const StepRows& rows, const CommitArgs& args) override { inner_.commit(rows, args); }
-  void project_out(const StepRows& rows, const ProjectOutArgs& args) override { inner_.project_out(rows, args); }
-  void route(const StepRows& rows, const RouteArgs& args) override { inner_.route(rows, args); }
-  void experts(const StepRows& rows, const ExpertsArgs& args) override { inner_.experts(rows, args); }
-  void engram(const StepRows& rows, const EngramArgs& args) override { inner_.engram(rows, args); }
-  void head(const StepRows& rows, const HeadArgs& args) override { inner_.head(rows, args); }
-  void main_input(const StepRows& rows, const MainInputArgs& args) override { inner_.main_input(rows, args); }
-  void markov(const MarkovArgs& args) override { inner_.markov(args); }
-
- protected:
-  Kernels& inner_;
-};
 
 // Faults that must show (spec/model.md 9.4 item 5), each bending the arguments of otherwise right stages.
 enum class Fault { kNone, kTransposedComb, kOwnPre, kNoInverseRope, kNormEps, kRopeTableA, kNoEngram };

@@ -68,6 +68,7 @@ void Markov(Context& context, const MarkovArgs& args) {
     hn::Store(sums, d, lanes);
     for (int c = 0; c < valid; ++c) logits[c] += lanes[c];
   });
+  if (args.confidence_out == nullptr) return;
   const Activations joined = ActivationSpace(context, 1, args.dim + args.rank, kRow2Slot);
   bf16* both = context.scratch<bf16>(kStageSlot, static_cast<size_t>(args.dim + args.rank));
   std::memcpy(both, args.hidden, static_cast<size_t>(args.dim) * sizeof(bf16));

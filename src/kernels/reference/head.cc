@@ -54,6 +54,7 @@ void markov(const MarkovArgs& args) {
   const bf16* embedded = args.w1 + offset(args.prev, args.rank);
   const std::vector<float> bias = multiply(args.w2, embedded, 1);
   for (size_t v = 0; v < bias.size(); ++v) args.logits[v] += bias[v];
+  if (args.confidence_out == nullptr) return;
   ONELANE_CHECK(args.confidence.in == args.dim + args.rank, "the confidence head reads hidden and embedding");
   std::vector<bf16> joined(args.hidden, args.hidden + args.dim);
   joined.insert(joined.end(), embedded, embedded + args.rank);
