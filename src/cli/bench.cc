@@ -1,6 +1,5 @@
 #include "cli/bench.h"
 
-#include <charconv>
 #include <csignal>
 #include <iostream>
 
@@ -8,45 +7,28 @@
 
 #include "base/format.h"
 #include "base/mapped_file.h"
+#include "cli/count_list.h"
 #include "cli/receipt_output.h"
 #include "cli/runtime.h"
 
 namespace onelane {
 namespace {
 
-// "0,16k,1m" with k and m as powers of 1024.
-Result<std::vector<int64_t>> counts(const std::string& flag, std::string_view text) {
-  std::vector<int64_t> values;
-  while (!text.empty()) {
-    const std::string_view item = text.substr(0, text.find(','));
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), value);
-    const std::string_view unit(end, static_cast<size_t>(item.data() + item.size() - end));
-    const int64_t factor = unit == "k" ? 1 << 10 : unit == "m" ? 1 << 20 : unit.empty() ? 1 : 0;
-    if (error != std::errc() || factor == 0 || value < 0 || value > (int64_t{1} << 40)) {
-      return Error{ErrorCode::kInvalidArgument,
-                   format("{}: \"{}\" is not a number; expected a list like 1,2,4 or 0,16k,128k", flag, item)};
-    }
-    values.push_back(value * factor);
-    text.remove_prefix(std::min(item.size() + 1, text.size()));
-  }
-  return values;
-}
-
 Result<BenchOptions> complete(const BenchCommand& command) {
   BenchOptions options = command.options;
   options.mode = command.lib ? BenchMode::kLib : BenchMode::kStrict;
   const auto typed = [](const std::string& text, const char* standard) { return text.empty() ? standard : text; };
-  ONELANE_ASSIGN(const auto concurrency,
-                 counts("--concurrency", typed(command.concurrency, command.lib ? "1,2,4,8,16,32,64,128" : "1,2,4,8")));
+  ONELANE_ASSIGN(
+      const auto concurrency,
+      count_list("--concurrency", typed(command.concurrency, command.lib ? "1,2,4,8,16,32,64,128" : "1,2,4,8")));
   options.concurrency.clear();
   for (const int64_t c : concurrency) options.concurrency.push_back(static_cast<int>(std::min<int64_t>(c, 1 << 20)));
   ONELANE_ASSIGN(options.contexts,
-                 counts("--contexts", typed(command.contexts, command.lib ? "0,16k,32k,64k,128k" : "0")));
-  ONELANE_ASSIGN(
-      options.prefill_contexts,
-      counts("--prefill", command.prefill == "none" ? "" : typed(command.prefill, command.lib ? "8k,64k,128k" : "")));
-  ONELANE_ASSIGN(options.mixed_contexts, counts("--mixed-prefill", command.mixed));
+                 count_list("--contexts", typed(command.contexts, command.lib ? "0,16k,32k,64k,128k" : "0")));
+  ONELANE_ASSIGN(options.prefill_contexts,
+                 count_list("--prefill",
+                            command.prefill == "none" ? "" : typed(command.prefill, command.lib ? "8k,64k,128k" : "")));
+  ONELANE_ASSIGN(options.mixed_contexts, count_list("--mixed-prefill", command.mixed));
   if (command.lib && !command.classes.empty()) {
     return Error{ErrorCode::kInvalidArgument, "--classes: lib mode has one prompt; leave out --lib or --classes"};
   }

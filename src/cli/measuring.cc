@@ -2,6 +2,7 @@
 
 #include "cli/ab.h"
 #include "cli/bench.h"
+#include "cli/bench_step.h"
 #include "cli/capture.h"
 #include "cli/card.h"
 #include "cli/gate.h"
@@ -14,6 +15,7 @@ struct MeasuringCommands {
   AbCommand ab;
   CardCommand card;
   BenchCommand bench;
+  BenchStepCommand bench_step;
   CaptureCommand capture;
   GateCommand gate;
   ReceiptsCommand receipts;
@@ -100,8 +102,7 @@ void add_bench_timing(CLI::App& app, BenchTiming& timing) {
       ->capture_default_str();
 }
 
-void add_bench(Subcommands& commands, BenchCommand& command) {
-  Subcommands group = commands.group("bench", "measure a server under load");
+void add_bench_serve(Subcommands& group, BenchCommand& command) {
   CLI::App& app = group.add("serve", "sustained decode, cold prefill, bursts, long arrivals, of any OpenAI chat server",
                             [&command] { return run_bench_serve(command); });
   BenchOptions& options = command.options;
@@ -144,6 +145,39 @@ void add_bench(Subcommands& commands, BenchCommand& command) {
   app.footer(
       "tok/s: usage increases in the window / (last increase - window start); ITL: (last text - first text) /\n"
       "(tokens - 1) of a request; TTFT: first text, reasoning included. Exit code 0: PASS; 1: not; 2: used wrongly.");
+}
+
+void add_bench_step(Subcommands& group, BenchStepCommand& command) {
+  CLI::App& app = group.add("step", "what a step of the model costs, stage by stage, against the copy bandwidth",
+                            [&command] { return run_bench_step(command); });
+  auto* model = app.add_option_group("model");
+  model->add_option("-m,--model", command.runtime.dir, "model directory")->type_name("DIR");
+  model->add_option("--synthetic", command.synthetic, "true shapes, random weights")
+      ->check(CLI::IsMember({"v4", "v41"}));
+  model->require_option(1);
+  app.add_option("--layers", command.synthetic_options.layers, "synthetic: the first so many; 0: as many as fit")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--routing", command.synthetic_options.routing, "synthetic: uniform, or zipf:S")
+      ->capture_default_str();
+  app.add_option("--seed", command.seed, "of weights, caches and tokens")->capture_default_str();
+  app.add_option("--backend", command.runtime.backend, "cpu, cuda, cuda:N or reference")->capture_default_str();
+  app.add_option("--threads", command.runtime.threads, "of the cpu backend; 0: every processor")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--rows", command.rows, "rows of a step; a sequence has one and its drafts")
+      ->type_name("LIST")
+      ->capture_default_str();
+  app.add_option("--context", command.contexts, "tokens in front")->type_name("LIST")->capture_default_str();
+  app.add_option("--prefill", command.prefill, "also prompts of so many tokens [none]")->type_name("LIST");
+  app.add_option("--chunk", command.chunk, "rows of a step of a prompt")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  app.add_option("--steps", command.steps, "steps of a repeat")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--repeats", command.repeats, "of whole steps")->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--accept", command.accept, "tokens a step gives a sequence, for tokens/s")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--json", command.json, "everything, as JSON; - for stdout instead of tables")->type_name("F");
 }
 
 void add_gate(Subcommands& commands, GateCommand& command) {
@@ -242,7 +276,9 @@ std::unique_ptr<MeasuringCommands, DeleteMeasuringCommands> add_measuring(Subcom
   std::unique_ptr<MeasuringCommands, DeleteMeasuringCommands> all(new MeasuringCommands);
   add_ab(commands, all->ab);
   add_card(commands, all->card);
-  add_bench(commands, all->bench);
+  Subcommands bench = commands.group("bench", "measure a server under load, or the step of a model");
+  add_bench_serve(bench, all->bench);
+  add_bench_step(bench, all->bench_step);
   add_capture(commands, all->capture);
   add_gate(commands, all->gate);
   add_receipts(commands, all->receipts);

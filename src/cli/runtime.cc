@@ -10,7 +10,6 @@
 #include "text/compressed_token_map.h"
 
 namespace onelane {
-namespace {
 
 Result<std::unique_ptr<Kernels>> make_kernels(const RuntimeOptions& options) {
   constexpr std::string_view kCuda = "cuda";
@@ -34,8 +33,6 @@ Result<std::unique_ptr<Kernels>> make_kernels(const RuntimeOptions& options) {
   if (!kernels) return std::move(kernels).error().in("--backend " + backend);
   return kernels;
 }
-
-}  // namespace
 
 Result<std::vector<int32_t>> Runtime::encode(std::string_view text, bool bos) const {
   ONELANE_ASSIGN(std::vector<int32_t> ids, tokenizer.encode(text));

@@ -29,6 +29,9 @@ struct Runtime {
   Result<std::vector<int32_t>> encode(std::string_view text, bool bos) const;
 };
 
+// What options.backend names.
+Result<std::unique_ptr<Kernels>> make_kernels(const RuntimeOptions& options);
+
 Result<Runtime> load_runtime(const RuntimeOptions& options);
 
 // A progress callback that redraws one line on stderr, or an empty one when stderr is no terminal.

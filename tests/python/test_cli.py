@@ -176,3 +176,44 @@ def test_parse_reads_reasoning_content_and_calls():
 def test_chat_answers_resets_and_leaves():
     out = ok("chat", "-m", MINI, "--temperature", 0, "--max-tokens", 200, stdin="Add 12 and 34.\n/reset\n/what\n/exit\n")
     assert "46" in out and "conversation forgotten" in out and "/reset" in out
+
+
+def test_bench_step_accounts_for_a_step(tmp_path):
+    report = tmp_path / "step.json"
+    flags = ["--rows", "1,6", "--context", "1K", "--steps", "1", "--repeats", "1", "--accept", "3", "--json", report]
+    text = ok("bench", "step", "-m", MINI, *flags)
+    assert "6 rows of 1 sequence(s) at context 1024" in text and "sum of stages" in text
+    data = json.loads(report.read_text())
+    assert data["schema"] == "onelane-step/1" and data["backend"] == "cpu" and data["layers"] > 0
+    plain, drafting = data["results"]
+    assert plain["rows"] == 1 and not any(stage["part"] == "draft" for stage in plain["stages"])
+    stages = {(stage["part"], stage["stage"]): stage for stage in drafting["stages"]}
+    assert stages["draft", "markov"]["calls"] == 5
+    assert stages["target", "experts"]["calls"] == data["layers"]
+    assert all(stage["us"] >= 0 for stage in stages.values())
+    assert drafting["bytes"] > plain["bytes"] > 0 and drafting["tokens_per_s"] > 0
+    assert drafting["bytes"] == pytest.approx(sum(stage.get("bytes", 0) for stage in stages.values()))
+
+
+def test_bench_step_times_a_prompt():
+    data = json.loads(ok("bench", "step", "-m", MINI, "--rows", "", "--context", "", "--prefill", "200", "--chunk", "96",
+                         "--repeats", "1", "--json", "-"))
+    (prompt,) = data["results"]
+    assert prompt["prefill_tokens"] == 200 and prompt["flops"] > 0 and prompt["tflop_s"] > 0
+    heads = [stage["calls"] for stage in prompt["stages"] if stage["stage"] == "head"]
+    assert heads == [1]
+
+
+@pytest.mark.parametrize(
+    "flags, code, says",
+    [
+        (["--rows", "0"], 2, "--rows"),
+        (["--context", "x"], 2, "--context"),
+        (["--rows", "", "--prefill", ""], 2, "nothing to measure"),
+        (["--context", "1M"], 1, "max_position_embeddings"),
+        (["--synthetic", "v4"], 2, "model"),
+    ],
+)
+def test_bench_step_refuses(flags, code, says):
+    done = onelane("bench", "step", "-m", MINI, *flags)
+    assert done.returncode == code and says in done.stderr and done.stdout == ""

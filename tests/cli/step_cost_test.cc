@@ -1,0 +1,130 @@
+// The bytes and operations of `onelane bench step`, by hand.
+#include "cli/step_cost.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "cli/step_meter.h"
+#include "cli/step_report.h"
+
+namespace onelane {
+namespace {
+
+Matrix fp8(int out, int in, int block) {
+  return {.kind = Matrix::Kind::kFp8, .out = out, .in = in, .block = block, .act_block = block};
+}
+Matrix fp4(int out, int in) { return {.kind = Matrix::Kind::kFp4, .out = out, .in = in, .act_block = 32}; }
+Matrix plain(int out, int in) { return {.kind = Matrix::Kind::kBf16, .out = out, .in = in}; }
+
+// Two sequences: 6 rows from position 1000, 2 rows from position 50.
+struct TwoRuns {
+  std::vector<RowRun> runs = {{0, 6, 1000, 0}, {6, 2, 50, 1}};
+  StepRows rows{.count = 8, .runs = runs.data(), .run_count = 2};
+};
+
+TEST(StepCost, MatricesWithTheirScales) {
+  EXPECT_EQ(bytes_of(Matrix{}), 0);
+  EXPECT_EQ(bytes_of(plain(3, 64)), 384);
+  EXPECT_EQ(bytes_of(fp8(1024, 4096, 128)), 1024 * 4096 + 8 * 32);
+  EXPECT_EQ(bytes_of(fp8(100, 64, 32)), 6400 + 4 * 2);  // the last tile is a part
+  EXPECT_EQ(bytes_of(fp4(2048, 4096)), 2048 * 4096 / 2 + 2048 * 128);
+}
+
+TEST(StepCost, DistinctLeavesNothingOutButNegatives) {
+  EXPECT_EQ(distinct({}), 0);
+  const std::vector<int32_t> ids = {5, -1, 5, 0, 7, -1, 0};
+  EXPECT_EQ(distinct(ids), 3);
+  const std::vector<int32_t> none = {-1, -1};
+  EXPECT_EQ(distinct(none), 0);
+}
+
+TEST(StepCost, ExpertsCountThoseThatWerePicked) {
+  const TwoRuns step;
+  const std::vector<ExpertWeights> experts(8, {fp4(128, 256), fp4(256, 128), fp4(128, 256)});
+  const ExpertsArgs args{.dim = 256,
+                         .inter = 128,
+                         .experts = experts.data(),
+                         .expert_count = 8,
+                         .topk = 2,
+                         .shared = {fp8(128, 256, 32), fp8(256, 128, 32), fp8(128, 256, 32)}};
+  const std::vector<int32_t> ids = {0, 1, 0, 2, 1, 2, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1};
+  const double routed = 3 * (128 * 256 / 2 + 128 * 256 / 32), shared = 3 * (128 * 256 + 128 * 256 / 1024);
+  const StageCost cost = cost_of(step.rows, args, ids);
+  EXPECT_EQ(cost.bytes, 3 * routed + shared + 2 * 8 * 256 * 2 + 8 * 8 * 2);
+  EXPECT_EQ(cost.flops, 2.0 * 3 * 128 * 256 * (16 + 8));
+}
+
+TEST(StepCost, AttentionReadsWindowsAndPicksOncePerSequence) {
+  const TwoRuns step;
+  AttendArgs args{.heads = 4, .kv = {.format = RecordFormat::kV41Fp8}, .ring = {.format = RecordFormat::kV41Fp8}};
+  const double vectors = 2 * 8 * 4 * 512 * 2 + 4 * 4;
+  const double windows = (127 + 6 + 50 + 2) * 528.0;
+  EXPECT_EQ(cost_of(step.rows, args, {}).bytes, vectors + windows);
+  EXPECT_EQ(cost_of(step.rows, args, {}).flops, 4.0 * 4 * 512 * (6 * 128 + 51 + 52));
+
+  args.ratio = 4;  // all visible: 1006 / 4 and 52 / 4 entries
+  args.entries.format = RecordFormat::kV41Nvfp4;
+  EXPECT_EQ(cost_of(step.rows, args, {}).bytes, vectors + windows + (251 + 13) * 288.0);
+
+  const int32_t given = 0;  // on a device: not followed
+  args.picks = &given;
+  args.topk = 2;
+  const std::vector<int32_t> picks = {3, 9, 3, 9, 3, 9, 3, 9, 3, 9, 4, 9, 3, -1, 3, -1};
+  EXPECT_EQ(cost_of(step.rows, args, picks).bytes, vectors + windows + (3 + 1) * 288.0 + 16 * 4);
+}
+
+TEST(StepCost, ADraftBlockSeesAWholeWindowBeforeItAndAllOfItself) {
+  const std::vector<RowRun> runs = {{0, 5, 1000, 0}};
+  const StepRows rows{.count = 5, .runs = runs.data(), .run_count = 1};
+  const AttendArgs args{.heads = 4,
+                        .kv = {.format = RecordFormat::kV4Fp8},
+                        .ring = {.format = RecordFormat::kV4Fp8},
+                        .block_attention = true};
+  EXPECT_EQ(cost_of(rows, args, {}).bytes, 2 * 5 * 4 * 512 * 2 + 4 * 4 + (128 + 5) * 584.0);
+  EXPECT_EQ(cost_of(rows, args, {}).flops, 4.0 * 4 * 512 * 5 * 133);
+}
+
+TEST(StepCost, TheIndexerReadsVisibleKeysOrCandidates) {
+  const std::vector<RowRun> runs = {{0, 2, 1000, 0}};
+  const StepRows rows{.count = 2, .runs = runs.data(), .run_count = 1};
+  IndexArgs args{.dim = 256,
+                 .wq_b = fp8(4 * 128, 64, 32),
+                 .weights_proj = plain(4, 256),
+                 .heads = 4,
+                 .ratio = 2,
+                 .keys = {.format = RecordFormat::kIndexMxfp4},
+                 .topk = 16};
+  const double weights = 512 * 64 + 16 * 2 + 2 * 4 * 256, vectors = 2 * 2 * (256 + 64) + 4 * 2 * 16;
+  EXPECT_EQ(cost_of(rows, args).bytes, weights + vectors + 501 * 68.0);
+  args.mode = IndexArgs::Candidates::kApply;
+  args.topk_blocks = 3;
+  args.block_size = 64;
+  EXPECT_EQ(cost_of(rows, args).bytes, weights + vectors + 192 * 68.0);
+}
+
+TEST(StepCost, QueriesAndTheDraftRing) {
+  const TwoRuns step;
+  QkvArgs args{.dim = 256, .wkv = fp8(512, 256, 32), .kv = {.format = RecordFormat::kV41Fp8}};
+  const double kv = 512 * 256 + 16 * 8 + 8 * 256 * 2 + 512 * 2 + 8 * 528;
+  EXPECT_EQ(cost_of(step.rows, args).bytes, kv);
+  args.wq_a = fp8(64, 256, 32);
+  args.wq_b = fp8(4 * 512, 64, 32);
+  EXPECT_EQ(cost_of(step.rows, args).bytes,
+            kv + 64 * 256 + 2 * 8 + 2048 * 64 + 64 * 2 + 64 * 2 + 8 * 64 * 2 + 8 * 2048 * 2);
+}
+
+TEST(StepReport, MediansOfStepsAndMeansOfCosts) {
+  const auto step = [](double us, double bytes) {
+    return std::vector<StageEntry>{{.part = "target", .stage = "head", .calls = 1, .us = us, .cost = {bytes, 8}}};
+  };
+  std::vector<StageEntry> entries = median_entries({step(3, 0), step(100, 0), step(5, 0)});
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries[0].us, 5);
+  add_costs(entries, {step(0, 10), step(0, 20)});
+  EXPECT_EQ(entries[0].cost.bytes, 15);
+  EXPECT_EQ(entries[0].cost.flops, 8);
+}
+
+}  // namespace
+}  // namespace onelane
