@@ -37,10 +37,10 @@ struct Cell {
                      : format("{} rows at context {}", shape.rows, shape.context);
   }
   int sequences(const ModelSpec& spec) const { return chunk > 0 ? 1 : sequences_of(spec, shape); }
-  int pages(const ModelSpec& spec) const {
-    const StepShape grown = chunk > 0 ? StepShape{1, shape.rows} : shape;
-    return sequences(spec) * pages_per_sequence(spec, grown);
+  int sequence_pages(const ModelSpec& spec) const {
+    return pages_per_sequence(spec, chunk > 0 ? StepShape{1, shape.rows} : shape);
   }
+  int pages(const ModelSpec& spec) const { return sequences(spec) * sequence_pages(spec); }
   int step_rows() const { return chunk > 0 ? std::min(chunk, shape.rows) : shape.rows; }
   int last_position() const { return shape.context + shape.rows; }
 };
@@ -159,6 +159,7 @@ StepLoad::Sizes sizes_for(const std::vector<Cell>& cells, const ModelSpec& spec)
   for (const Cell& cell : cells) {
     sizes.sequences = std::max(sizes.sequences, cell.sequences(spec));
     sizes.pages = std::max(sizes.pages, cell.pages(spec));
+    sizes.sequence_pages = std::max(sizes.sequence_pages, cell.sequence_pages(spec));
     sizes.rows = std::max(sizes.rows, cell.step_rows());
     if (cell.chunk == 0) sizes.logit_rows = std::max(sizes.logit_rows, cell.shape.rows);
   }

@@ -52,6 +52,8 @@ StepLoad::StepLoad(const Model& model, StepMeter& meter, const Sizes& sizes, uin
       store_(model.spec, sizes.sequences, sizes.pages, meter.memory()),
       forward_(model, meter, store_, sizes.rows, sizes.logit_rows),
       greedy_({.temperature = 0}),
+      table_width_(sizes.sequence_pages),
+      page_table_(static_cast<size_t>(sizes.sequences * sizes.sequence_pages)),
       logits_(static_cast<size_t>(sizes.logit_rows) * static_cast<size_t>(model.spec.vocab) * sizeof(float)) {
   logit_rows_.resize(static_cast<size_t>(sizes.rows));
   std::iota(logit_rows_.begin(), logit_rows_.end(), 0);
@@ -126,17 +128,20 @@ void StepLoad::fill_pages() {
   }
 }
 
-// Pages of their own for every sequence, in no order, as after a while of serving.
-void StepLoad::lay_out_pages(int sequences, int pages_per_slot) {
-  ONELANE_CHECK(sequences <= store_.slots() && sequences * pages_per_slot <= store_.pages(),
+// Pages of their own for every sequence, in no order, as after a while of serving. The table keeps its width, which
+// recordings hold.
+void StepLoad::lay_out_pages(int sequences, int pages) {
+  ONELANE_CHECK(sequences <= store_.slots() && sequences * pages <= store_.pages() && pages <= table_width_,
                 "the store has been sized");
-  const auto pages = static_cast<size_t>(sequences * pages_per_slot);
-  if (page_table_.size() != pages) {
-    page_table_.resize(pages);
-    std::iota(page_table_.begin(), page_table_.end(), 0);
-    std::shuffle(page_table_.begin(), page_table_.end(), std::mt19937_64(seed_));
+  step_.set_pages(page_table_.data(), table_width_);
+  if (laid_out_ == std::pair(sequences, pages)) return;
+  laid_out_ = {sequences, pages};
+  std::vector<int32_t> order(static_cast<size_t>(sequences * pages));
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), std::mt19937_64(seed_));
+  for (int slot = 0; slot < sequences; ++slot) {
+    std::copy_n(order.begin() + slot * pages, pages, page_table_.begin() + slot * table_width_);
   }
-  step_.set_pages(page_table_.data(), pages_per_slot);
 }
 
 std::vector<int32_t> StepLoad::tokens(uint64_t draw, int first, int count) const {

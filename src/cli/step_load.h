@@ -5,6 +5,7 @@
 // Tokens are random; a sequence stays at its position, step after step.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "cli/step_meter.h"
@@ -29,9 +30,10 @@ class StepLoad {
  public:
   struct Sizes {
     int sequences = 1;
-    int pages = 1;
-    int rows = 1;        // of the largest step
-    int logit_rows = 1;  // of the largest that asks for logits
+    int pages = 1;           // of all
+    int sequence_pages = 1;  // of the longest sequence: the width of the page table, at every context
+    int rows = 1;            // of the largest step
+    int logit_rows = 1;      // of the largest that asks for logits
   };
   StepLoad(const Model& model, StepMeter& meter, const Sizes& sizes, uint64_t seed);
 
@@ -44,7 +46,7 @@ class StepLoad {
  private:
   void fill_rings();
   void fill_pages();
-  void lay_out_pages(int sequences, int pages_per_slot);
+  void lay_out_pages(int sequences, int pages);
   std::vector<int32_t> tokens(uint64_t draw, int first, int count) const;
   void run_rows(std::span<const int32_t> logit_rows);  // step_ through the backbone and to the drafter
   void draft(const StepShape& shape, int draw);
@@ -56,7 +58,9 @@ class StepLoad {
   ForwardPass forward_;
   Step step_;
   Sampler greedy_;
+  const int table_width_;
   std::vector<int32_t> page_table_;
+  std::pair<int, int> laid_out_;  // sequences, pages of each
   std::vector<int32_t> logit_rows_;
   std::vector<DraftToken> drafts_;
   Buffer logits_;
