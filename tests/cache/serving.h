@@ -59,7 +59,10 @@ class Serving {
   static constexpr int kChunk = 200;
 
   Serving(const Model& model, Kernels& kernels, int pages, PrefixCacheOptions options)
-      : model_(model), store_(model.spec, kSlots, pages), forward_(model, kernels, store_, kChunk), pool_(pages) {
+      : model_(model),
+        store_(model.spec, kSlots, pages, kernels.memory()),
+        forward_(model, kernels, store_, kChunk),
+        pool_(pages) {
     auto cache = PrefixCache::create(store_, pool_, std::move(options));
     EXPECT_TRUE(cache) << (cache ? "" : cache.error().message);
     if (cache) cache_ = *std::move(cache);

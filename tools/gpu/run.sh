@@ -1,27 +1,32 @@
 #!/usr/bin/env bash
-# Proves and measures the attention library on the GPU of this machine, in one command: builds, checks, replays, runs the
-# sanitizers, plants faults, measures.
+# Proves and measures on the GPU of this machine, in one command: the attention library (builds, checks, replays, runs the
+# sanitizers, plants faults, measures), then the engine's stages and everything above them.
 #
-#   tools/gpu/run.sh [--out DIR] [--arch 90a] [--bin DIR] [--only build,check,torch,replay,plants,sanitizers,bench] [--quick]
+#   tools/gpu/run.sh [--out DIR] [--arch 90a] [--bin DIR] [--build DIR] [--quick]
+#                    [--only build,check,torch,replay,plants,sanitizers,bench,stages,engine,step]
 #
-# --bin takes programs that tools/gpu/build.sh made elsewhere. Logs and the receipt go to DIR (build/gpu); the table at
-# the end says what passed. Exit status 1 if anything failed. Needs a CUDA 13 toolkit to build and a driver to run,
-# nothing else; the step torch is for a python3 with PyTorch 2.10 or newer. It reads the card's clocks and changes nothing.
+# --bin takes programs that tools/gpu/build.sh made elsewhere; --build a CMake build of the project (build/release), for
+# stages, engine and step, which are left out where there is none. Logs and receipts go to DIR (build/gpu); the table at
+# the end says what passed. Exit status 1 if anything failed. The attention library needs a CUDA 13 toolkit to build and a
+# driver to run, nothing else; the step torch is for a python3 with PyTorch 2.10 or newer. It reads the card's clocks and
+# changes nothing.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 out=$root/build/gpu
 arch=
 bin=
-only=build,check,torch,replay,plants,sanitizers,bench
+build=$root/build/release
+only=build,check,torch,replay,plants,sanitizers,bench,stages,engine,step
 quick=
 while (($#)); do
   case $1 in
     --out) out=$2; shift ;;
     --arch) arch=$2; shift ;;
     --bin) bin=$2; shift ;;
+    --build) build=$2; shift ;;
     --only) only=$2; shift ;;
     --quick) quick=--quick ;;
-    *) sed -n '2,10s/^# \?//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,14s/^# \?//p' "$0" >&2; exit 2 ;;
   esac
   shift
 done
@@ -53,7 +58,9 @@ if [[ -z $bin ]]; then
   bin=$out
   if wants build; then step build 1200 "$root/tools/gpu/build.sh" "$bin" ${arch:+"$arch"}; fi
 fi
-[[ -x $bin/attention_check ]] || { echo "run.sh: no programs in $bin" >&2; exit 1; }
+if wants check || wants replay || wants plants || wants sanitizers || wants bench; then
+  [[ -x $bin/attention_check ]] || { echo "run.sh: no programs in $bin" >&2; exit 1; }
+fi
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw --format=csv >"$out/gpu.csv" 2>&1 || true
 
 if wants check; then step check 300 "$bin/attention_check" $quick; fi
@@ -96,6 +103,42 @@ fi
 if wants bench; then
   step bench 300 "$bin/attention_bench" --baseline "$root/bench/attention/flashmla_h200.csv" --json "$out/attention_bench.json"
   cat "$out/bench.log"
+fi
+
+tests() {  # tests NAME SECONDS PROGRAM FILTER: a GoogleTest program on the GPU
+  local program=$build/tests/$3
+  if [[ ! -x $program ]]; then
+    note "$1" "not run" 0 "$program is not there"
+    return
+  fi
+  step "$1" "$2" "$program" --gtest_brief=1 --gtest_filter="$4"
+}
+export ONELANE_PLUGIN_DIR=$build/src/cli
+if wants stages; then
+  tests "stages" 300 kernels/kernels_test '*cuda*'
+  tests "stages, random models" 300 kernels/kernels_stage_test '*cuda*'
+fi
+if wants engine; then
+  tests "engine, GPU against CPU" 300 engine/engine_test '*TheGpu*:*Recorded*'
+  export ONELANE_TEST_BACKEND=cuda
+  tests "model" 300 model/model_test '*Invariance*:*Mini*'
+  tests "cache" 300 cache/cache_test '*PrefixCacheHits*:*SlotState*'
+  tests "engine" 300 engine/engine_test '*'
+  tests "api" 300 api/api_test '*'
+  unset ONELANE_TEST_BACKEND
+  grep -h "tokens differ" "$out"/engine*.log || true
+fi
+if wants step; then
+  onelane=$build/src/cli/onelane
+  if [[ -x $onelane ]]; then
+    for family in v4 v41; do
+      step "bench step $family" 600 "$onelane" bench step --synthetic $family --layers 0 --backend cuda --rows 1,6 \
+        --context 2K,128K --accept 3 --json "$out/step-$family.json"
+      cat "$out/bench-step-$family.log"
+    done
+  else
+    note "bench step" "not run" 0 "$onelane is not there"
+  fi
 fi
 
 echo
