@@ -17,9 +17,10 @@
 namespace onelane::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 512;
 constexpr int kPieces = 8;  // blocks that copy a run's ring records
 constexpr int kPieceRecords = kWindow / kPieces;
+constexpr int kSharedPages = 2048;  // of a row's page table
 
 struct Params {
   StepRows rows;
@@ -41,46 +42,71 @@ struct Params {
   int32_t* row_numbers;    // [rows]: 0, 1, ...
 };
 
-// Copies `count` records to the pool from `to` on; from(i) tells where the i-th lies. Eight bytes divide everything.
-template <class From>
-__device__ __forceinline__ void copy_records(const Params& p, int to, int count, From from) {
-  const int data_words = p.data_bytes / 8, words = data_words + p.scale_bytes / 8;
-  uint8_t* scales = p.pool + static_cast<int64_t>(p.pool_records) * p.data_bytes;
-  for (int i = threadIdx.x; i < count * words; i += kThreads) {
-    const int record = i / words, word = i % words;
-    const auto [base, capacity, slot] = from(record);
-    const uint8_t* source;
-    uint8_t* target;
-    if (word < data_words) {
-      source = base + static_cast<int64_t>(slot) * p.data_bytes + word * 8;
-      target = p.pool + static_cast<int64_t>(to + record) * p.data_bytes + word * 8;
-    } else {
-      const int byte = (word - data_words) * 8;
-      source = base + static_cast<int64_t>(capacity) * p.data_bytes + static_cast<int64_t>(slot) * p.scale_bytes + byte;
-      target = scales + static_cast<int64_t>(to + record) * p.scale_bytes + byte;
-    }
-    *reinterpret_cast<uint2*>(target) = *reinterpret_cast<const uint2*>(source);
+// A planar block of records.
+struct Records {
+  uint8_t* base;
+  int capacity;
+
+  __device__ __forceinline__ uint2* word(const Params& p, int record, int i) const {
+    const int data_words = p.data_bytes / 8;
+    uint8_t* record_base = i < data_words
+                               ? base + static_cast<int64_t>(record) * p.data_bytes
+                               : base + static_cast<int64_t>(capacity) * p.data_bytes +
+                                     static_cast<int64_t>(record) * p.scale_bytes - static_cast<int64_t>(p.data_bytes);
+    return reinterpret_cast<uint2*>(record_base) + i;  // eight bytes divide everything
+  }
+};
+
+// Copies `count` records to the pool from `to` on; the i-th is record place(i) of `from`. They are asked for before the
+// previous kernel has ended, which may have written them, and read when it has.
+template <int kMost, class Place>
+__device__ __forceinline__ void copy_records(const Params& p, int to, int count, const Records& from, Place place) {
+  constexpr int kMostWords = kMost * (576 + 8) / 8;  // of the largest format
+  constexpr int kTurns = (kMostWords + kThreads - 1) / kThreads;
+  const int words = (p.data_bytes + p.scale_bytes) / 8;
+  const Records pool = {p.pool, p.pool_records};
+  const uint2* source[kTurns];
+  uint2* target[kTurns];
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int i = turn * kThreads + threadIdx.x;
+    const int record = i / words, word = i - record * words;
+    source[turn] = nullptr;
+    if (record >= count) continue;
+    source[turn] = from.word(p, place(record), word);
+    target[turn] = pool.word(p, to + record, word);
+    ptx::prefetch(source[turn]);
+  }
+  ptx::wait_for_previous_kernel();
+  uint2 words_of[kTurns];
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    if (source[turn] != nullptr) words_of[turn] = *source[turn];
+  }
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    if (source[turn] != nullptr) *target[turn] = words_of[turn];
   }
 }
-struct Source {
-  const uint8_t* base;
-  int capacity, slot;
-};
 
 // Records of 16 of the 128 positions before a run; those before position 0 stay as they are.
 __device__ __forceinline__ void copy_ring_piece(const Params& p, int number, int piece) {
   const RowRun run = p.rows.runs[number];
   const int from = run.first_position - kWindow + piece * kPieceRecords;  // the piece's first position
   const int skipped = min(max(-from, 0), kPieceRecords);
-  const uint8_t* ring = reinterpret_cast<const uint8_t*>(p.ring.base) + run.slot * p.ring.slot_bytes;
-  copy_records(p, number * kWindow + piece * kPieceRecords + skipped, kPieceRecords - skipped,
-               [&](int i) { return Source{ring, p.ring.capacity, (from + skipped + i) % p.ring.capacity}; });
+  const int first_place = (from + skipped) % p.ring.capacity;  // no less than the window: one turn at most
+  const Records ring = {reinterpret_cast<uint8_t*>(p.ring.base) + run.slot * p.ring.slot_bytes, p.ring.capacity};
+  copy_records<kPieceRecords>(p, number * kWindow + piece * kPieceRecords + skipped, kPieceRecords - skipped, ring,
+                              [&](int i) {
+                                const int place = first_place + i;
+                                return place < p.ring.capacity ? place : place - p.ring.capacity;
+                              });
 }
 
-__device__ __forceinline__ void list_window(const Params& p, int row) {
-  const int number = p.rows.run_of[row];
-  const RowRun run = p.rows.runs[number];
-  const int position = p.rows.position[row];
+// The row's list of window records, and its own record to the pool.
+__device__ __forceinline__ void list_window(const Params& p, int row, int number, const RowRun& run, int position) {
+  const Records step = {reinterpret_cast<uint8_t*>(p.kv.base), p.kv.capacity};
+  copy_records<1>(p, p.rows.run_count * kWindow + row, 1, step, [&](int) { return row; });
   const int end = p.block_attention ? run.first_position + run.count : position + 1;
   const int begin = max(0, p.block_attention ? run.first_position - kWindow : end - kWindow);
   int32_t* to = p.window + static_cast<int64_t>(row) * p.window_width;
@@ -95,14 +121,21 @@ __device__ __forceinline__ void list_window(const Params& p, int row) {
   }
 }
 
-// Picks end where only -1 follow.
-__device__ __forceinline__ void list_entries(const Params& p, int row) {
+// The row's list of compressed entries. Picks end where only -1 follow.
+__device__ __forceinline__ void list_entries(const Params& p, int row, const RowRun& run, int position) {
   __shared__ int length;
-  if (threadIdx.x == 0) length = 0;
-  __syncthreads();
-  const RowRun run = p.rows.runs[p.rows.run_of[row]];
+  __shared__ int32_t page[kSharedPages];
   const int32_t* pages = p.rows.page_table + static_cast<int64_t>(run.slot) * p.rows.pages_per_slot;
-  const int visible = (p.rows.position[row] + 1) / p.ratio;
+  const int visible = (position + 1) / p.ratio;
+  if (threadIdx.x == 0) length = 0;
+  // Those pages that are in use, ahead of picks, which the kernel before may still be making.
+  const int used = min((visible + p.per_page - 1) / p.per_page, p.rows.pages_per_slot);
+  if (used <= kSharedPages) {
+    for (int i = threadIdx.x; i < used; i += kThreads) page[i] = pages[i];
+    pages = page;
+  }
+  __syncthreads();
+  ptx::wait_for_previous_kernel();
   const int count = p.picks == nullptr ? min(visible, p.extra_width) : p.extra_width;
   const int32_t* picks = p.picks + static_cast<int64_t>(row) * p.extra_width;
   int32_t* to = p.extra + static_cast<int64_t>(row) * p.extra_width;
@@ -113,24 +146,30 @@ __device__ __forceinline__ void list_entries(const Params& p, int row) {
     if (entry >= 0) mine = i + 1;
   }
   mine = __reduce_max_sync(0xffffffff, mine);
-  if (threadIdx.x % 32 == 0) atomicMax(&length, mine);
+  if (threadIdx.x % 32 == 0 && mine > 0) atomicMax(&length, mine);
   __syncthreads();
   if (threadIdx.x == 0) p.extra_lengths[row] = length;
 }
 
-// grid: rows, then kPieces a run
+// grid: rows, rows with compressed entries, then kPieces a run. What the step is (StepRows) was there before its first
+// kernel.
 __global__ void __launch_bounds__(kThreads) make_lists(const __grid_constant__ Params p) {
-  ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
-  const int row = blockIdx.x;
-  if (row >= p.rows.count) {
-    copy_ring_piece(p, (row - p.rows.count) / kPieces, (row - p.rows.count) % kPieces);
+  const int lists = p.ratio > 0 ? 2 * p.rows.count : p.rows.count;
+  const int block = blockIdx.x;
+  if (block >= lists) {
+    copy_ring_piece(p, (block - lists) / kPieces, (block - lists) % kPieces);
     return;
   }
-  copy_records(p, p.rows.run_count * kWindow + row, 1,
-               [&](int) { return Source{reinterpret_cast<const uint8_t*>(p.kv.base), p.kv.capacity, row}; });
-  list_window(p, row);
-  if (p.ratio > 0) list_entries(p, row);
+  const int row = block < p.rows.count ? block : block - p.rows.count;
+  const int number = p.rows.run_of[row];
+  const RowRun run = p.rows.runs[number];
+  const int position = p.rows.position[row];
+  if (block < p.rows.count) {
+    list_window(p, row, number, run, position);
+  } else {
+    list_entries(p, row, run, position);
+  }
 }
 
 constexpr int kHeadWords = kHeadDim * sizeof(bf16) / sizeof(uint4);
@@ -231,7 +270,8 @@ void attend(const Stage& stage, const AttendArgs& args) {
     params.extra = workspace.take<int32_t>(count * params.extra_width);
     params.extra_lengths = workspace.take<int32_t>(count);
   }
-  launch(stage, "make_lists", make_lists, dim3(rows.count + rows.run_count * kPieces), dim3(kThreads), 0, params);
+  const int lists = args.ratio > 0 ? 2 * rows.count : rows.count;
+  launch(stage, "make_lists", make_lists, dim3(lists + rows.run_count * kPieces), dim3(kThreads), 0, params);
 
   const int heads = padded_heads(args.heads);
   const bf16* q = args.q;

@@ -1,7 +1,11 @@
 // Compressed entries and index keys of an owner layer (spec/model.md 3.3 to 3.5): the products of all rows, then a
-// block for each group that ends in this step, then the rows that later groups need.
+// block for each group that ends in this step and one for each row that later groups need.
 //
-// Rows are saved by a kernel of their own: a row's place in the state may still be read by a group of this step.
+// Rows of a long run are saved by a second launch: a row's place in the state may still be read by a group of this
+// step. A run that is short enough leaves such places alone (saves_at_once()).
+//
+// What the step is (StepRows) was there before its first kernel: blocks read it, and ask for what they will need of the
+// state, while the products still run.
 #include "base/check.h"
 #include "cuda/index/vectors.h"
 #include "cuda/linear/multiply.h"
@@ -12,7 +16,7 @@ namespace {
 
 constexpr int kThreads = kHeadDim;  // a channel each
 constexpr int kWarps = kThreads / 32;
-constexpr int kSaveThreads = 256;
+constexpr int kBatch = 8;  // pooling rows that are asked for at once
 
 // A compressor and what its products gave.
 struct Pooler {
@@ -28,10 +32,6 @@ struct Pooler {
   __device__ __forceinline__ float* state_row(int slot, int position) const {
     return state.base + slot * state.slot_floats + static_cast<int64_t>(position % state.capacity) * (2 * stored);
   }
-  __device__ __forceinline__ float biased_gate(int row, int position, int ratio, int channel) const {
-    const float g = gate[static_cast<int64_t>(row) * stored + channel];
-    return ape == nullptr ? g : g + ape[position % ratio * stored + channel];
-  }
 };
 
 struct Params {
@@ -39,38 +39,92 @@ struct Params {
   int ratio;
   float norm_eps;
   RopeFrequencies rope;
+  int poolers;
   Pooler pooler[2];  // that of the entries; V4's of the index keys
   PagedCache entries, keys;
   const bf16* wk;  // V4.1's index keys: [128, 512], or null
   const bf16* k_norm;
 };
 
-// A channel of group `entry`, not yet rounded. Tokens in order, so that the bits do not tell where a step began.
-__device__ __forceinline__ float pool(const Pooler& p, const RowRun& run, int ratio, int entry, int channel) {
-  const int begin = entry * ratio;
-  const int first = p.overlap && entry > 0 ? begin - ratio : begin;
-  const auto channel_of = [&](int position) { return channel + (p.overlap && position >= begin ? p.width : 0); };
-  const auto row_of = [&](int position) { return run.first_row + position - run.first_position; };
-  const auto gate_of = [&](int position) {
-    if (position < run.first_position) return p.state_row(run.slot, position)[p.stored + channel_of(position)];
-    return p.biased_gate(row_of(position), position, ratio, channel_of(position));
-  };
-  const auto kv_of = [&](int position) {
-    if (position < run.first_position) return p.state_row(run.slot, position)[channel_of(position)];
-    return p.kv[static_cast<int64_t>(row_of(position)) * p.stored + channel_of(position)];
-  };
-  float most = -INFINITY;
-#pragma unroll 8
-  for (int position = first; position < begin + ratio; ++position) most = fmaxf(most, gate_of(position));
-  float weighted = 0, total = 0;
-#pragma unroll 8
-  for (int position = first; position < begin + ratio; ++position) {
-    const float share = expf(gate_of(position) - most);
-    weighted += share * kv_of(position);
-    total += share;
+// The rows that a channel of a group is pooled from: of this step, and of the state what came before.
+struct Group {
+  const Pooler& p;
+  const RowRun& run;
+  int channel;
+  int first, begin, end;  // positions: with overlap the group before is from `first` to `begin`
+
+  __device__ __forceinline__ Group(const Pooler& pooler, const RowRun& of_run, int ratio, int entry, int of_channel)
+      : p(pooler), run(of_run), channel(of_channel) {
+    begin = entry * ratio;
+    end = begin + ratio;
+    first = p.overlap && entry > 0 ? begin - ratio : begin;
   }
-  return weighted / total;
-}
+
+  __device__ __forceinline__ int channel_at(int position) const {
+    return channel + (p.overlap && position >= begin ? p.width : 0);
+  }
+  // The biased gates of positions from `from` on, and the values if wanted; -inf and anything from the end on.
+  template <bool kValues>
+  __device__ __forceinline__ void load(int from, float (&gates)[kBatch], float (&values)[kBatch]) const {
+    float bias[kBatch];
+    const int capacity = p.state.capacity;
+    const float* state = p.state_row(run.slot, 0);
+    const int place = from % capacity;
+    const int64_t row = run.first_row + from - run.first_position;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int step = min(i, end - 1 - from);
+      const int position = from + step;
+      const int c = channel_at(position);
+      const bool is_saved = position < run.first_position;
+      const int wrapped = place + step - (place + step >= capacity ? capacity : 0);
+      const float* saved = state + static_cast<int64_t>(wrapped) * (2 * p.stored) + c;
+      const int64_t at = (row + step) * p.stored + c;
+      gates[i] = *(is_saved ? saved + p.stored : p.gate + at);
+      if constexpr (kValues) values[i] = *(is_saved ? saved : p.kv + at);
+      const int phase = position - (position >= begin ? begin : first);
+      bias[i] = is_saved || p.ape == nullptr ? 0.0f : p.ape[phase * p.stored + c];
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) gates[i] = from + i < end ? gates[i] + bias[i] : -INFINITY;
+  }
+
+  // The rows of the state into the second-level cache.
+  __device__ __forceinline__ void prefetch() const {
+    for (int position = first; position < min(end, run.first_position); ++position) {
+      const float* row = p.state_row(run.slot, position) + channel_at(position);
+      ptx::prefetch(row);
+      ptx::prefetch(row + p.stored);
+    }
+  }
+
+  // The channel, not yet rounded. Tokens in order, so that the bits do not tell where a step began.
+  __device__ __forceinline__ float pool() const {
+    float gates[kBatch], values[kBatch];
+    load<true>(first, gates, values);
+    float most = -INFINITY;
+#pragma unroll
+    for (const float g : gates) most = fmaxf(most, g);
+    for (int from = first + kBatch; from < end; from += kBatch) {
+      float others[kBatch], none[kBatch];
+      load<false>(from, others, none);
+#pragma unroll
+      for (const float g : others) most = fmaxf(most, g);
+    }
+    float weighted = 0, total = 0;
+    for (int from = first; from < end; from += kBatch) {
+      if (from > first) load<true>(from, gates, values);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (from + i >= end) break;
+        const float share = expf(gates[i] - most);
+        weighted += share * values[i];
+        total += share;
+      }
+    }
+    return weighted / total;
+  }
+};
 
 __device__ __forceinline__ double warp_sum(double x) {
 #pragma unroll
@@ -110,23 +164,44 @@ __device__ __forceinline__ void store_key(const Params& p, const int32_t* pages,
   encode_record<kFormat>(v, lane, place.data, place.scales);
 }
 
-// grid: rows x compressors. A row at which no group ends has nothing to do.
-__global__ void __launch_bounds__(kThreads) compress_groups(const __grid_constant__ Params p) {
+// A block: the row as later groups need it, of the newest rows of every run.
+__device__ __forceinline__ void save_row(const Params& p, const Pooler& pooler, int row) {
+  const int position = p.rows.position[row];
+  const RowRun run = p.rows.runs[p.rows.run_of[row]];
+  float* to = pooler.state_row(run.slot, position);
+  const int64_t from = static_cast<int64_t>(row) * pooler.stored;
+  const float* ape = pooler.ape == nullptr ? nullptr : pooler.ape + position % p.ratio * pooler.stored;
+  ptx::wait_for_previous_kernel();
+  if (position < run.first_position + run.count - pooler.state.capacity) return;
+#pragma unroll 2
+  for (int c = threadIdx.x; c < pooler.stored; c += kThreads) {
+    const float kv = pooler.kv[from + c], gate = pooler.gate[from + c];
+    to[c] = kv;
+    to[pooler.stored + c] = ape == nullptr ? gate : gate + ape[c];
+  }
+}
+
+// A block: the group that ends at the row, if one does.
+__device__ __forceinline__ void compress_group(const Params& p, int number, int row) {
   __shared__ __align__(8) float latent[kHeadDim];
   __shared__ float key[kIndexDim];
   __shared__ float angles[kRopeDim];
   __shared__ double squares[kWarps];
-  ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();
-  const int row = blockIdx.x, channel = threadIdx.x;
+  const int channel = threadIdx.x;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int position = p.rows.position[row];
-  if ((position + 1) % p.ratio != 0) return;
+  if ((position + 1) % p.ratio != 0) {
+    ptx::wait_for_previous_kernel();
+    return;
+  }
   const RowRun run = p.rows.runs[p.rows.run_of[row]];
   const int entry = position / p.ratio;
   const int32_t* pages = p.rows.page_table + static_cast<int64_t>(run.slot) * p.rows.pages_per_slot;
-  const bool of_keys = blockIdx.y == 1;
-  const Pooler& pooler = p.pooler[blockIdx.y];
+  const bool of_keys = number == 1;
+  const Pooler& pooler = p.pooler[number];
+  const Group group(pooler, run, p.ratio, entry, channel);
+  if (p.ratio > 1 && channel < pooler.width) group.prefetch();
+  const float norm = channel < pooler.width ? bf16_to_float(pooler.norm[channel]) : 0.0f;
 
   if (warp == kWarps - 1) {
     // As kernels/rope.cc, at the group's first token.
@@ -134,10 +209,11 @@ __global__ void __launch_bounds__(kThreads) compress_groups(const __grid_constan
     angles[lane] = static_cast<float>(cos(angle));
     angles[kRopeDim / 2 + lane] = static_cast<float>(sin(angle));
   }
+  ptx::wait_for_previous_kernel();
   float x = 0;
   if (channel < pooler.width) {
     x = p.ratio == 1 ? bf16_to_float(pooler.latent[static_cast<int64_t>(row) * pooler.width + channel])
-                     : round_bf16(pool(pooler, run, p.ratio, entry, channel));
+                     : round_bf16(group.pool());
   }
   const double square = warp_sum(static_cast<double>(x) * x);
   if (lane == 0) squares[warp] = square;
@@ -147,7 +223,7 @@ __global__ void __launch_bounds__(kThreads) compress_groups(const __grid_constan
   for (const double of_warp : squares) sum += of_warp;
   if (channel < pooler.width) {
     const float normed = x * norm_scale(sum, pooler.width, p.norm_eps);
-    latent[channel] = round_bf16(bf16_to_float(pooler.norm[channel]) * normed);
+    latent[channel] = round_bf16(norm * normed);
   }
   __syncthreads();
 
@@ -205,20 +281,22 @@ __global__ void __launch_bounds__(kThreads) compress_groups(const __grid_constan
   }
 }
 
-// grid: rows x compressors. Keeps the newest rows of every run.
-__global__ void __launch_bounds__(kSaveThreads) save_rows(const __grid_constant__ Params p) {
-  ptx::wait_for_previous_kernel();
+// grid: rows x tasks, from `first_task` on. A task is a compressor's groups, then a compressor's rows.
+__global__ void __launch_bounds__(kThreads, 2) compress_rows(const __grid_constant__ Params p, int first_task) {
   ptx::let_next_kernel_start();
-  const int row = blockIdx.x;
-  const Pooler& pooler = p.pooler[blockIdx.y];
-  const RowRun run = p.rows.runs[p.rows.run_of[row]];
-  const int position = p.rows.position[row];
-  if (position < run.first_position + run.count - pooler.state.capacity) return;
-  float* to = pooler.state_row(run.slot, position);
-  for (int c = threadIdx.x; c < pooler.stored; c += kSaveThreads) {
-    to[c] = pooler.kv[static_cast<int64_t>(row) * pooler.stored + c];
-    to[pooler.stored + c] = pooler.biased_gate(row, position, p.ratio, c);
+  const int task = first_task + blockIdx.y;
+  if (task < p.poolers) {
+    compress_group(p, task, blockIdx.x);
+  } else {
+    save_row(p, p.pooler[task - p.poolers], blockIdx.x);
   }
+}
+
+// Whether no row that a run of so many can save lies where one of its groups reads: the newest takes the place of the
+// one `capacity` before it, and the oldest that a group reads is `lookback` - 1 before the run.
+bool saves_at_once(const Compressor& compressor, int ratio, int rows) {
+  const int lookback = compressor.overlap ? 2 * ratio : ratio;
+  return rows <= compressor.state.capacity - lookback + 1;
 }
 
 }  // namespace
@@ -263,11 +341,18 @@ void compress(const Stage& stage, const CompressArgs& args) {
   };
   describe(args.main, params.pooler[0]);
   if (of_keys != nullptr) describe(*of_keys, params.pooler[1]);
-  const dim3 grid(rows, of_keys == nullptr ? 1 : 2);
-
+  params.poolers = of_keys == nullptr ? 1 : 2;
   multiply_all(stage, {products, used});
-  launch(stage, "compress_groups", compress_groups, grid, dim3(kThreads), 0, params);
-  if (args.ratio > 1) launch(stage, "save_rows", save_rows, grid, dim3(kSaveThreads), 0, params);
+
+  const auto run_tasks = [&](int first, int count) {
+    launch(stage, "compress_rows", compress_rows, dim3(rows, count), dim3(kThreads), 0, params, first);
+  };
+  if (args.ratio == 1) return run_tasks(0, params.poolers);
+  if (saves_at_once(args.main, args.ratio, rows) && (of_keys == nullptr || saves_at_once(*of_keys, args.ratio, rows))) {
+    return run_tasks(0, 2 * params.poolers);
+  }
+  run_tasks(0, params.poolers);
+  run_tasks(params.poolers, params.poolers);
 }
 
 }  // namespace onelane::cuda

@@ -12,62 +12,127 @@ namespace onelane::cuda {
 namespace {
 
 constexpr int kWarps = 4;
+constexpr int kBatch = 8;  // of eight weights a lane
 
-// grid: rows x heads / kWarps. A warp a head.
-__global__ void __launch_bounds__(32 * kWarps)
-    make_queries(const bf16* qi, const bf16* projected, const float* angles, int heads, float head_scale,
-                 bool transforms, IndexQueries out) {
-  ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();
-  const int row = blockIdx.x, head = blockIdx.y * kWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (head >= out.heads) return;
-  const int64_t to = static_cast<int64_t>(row) * out.heads + head;
-  if (head >= heads) {
-    reinterpret_cast<uint16_t*>(out.codes + to * (kIndexDim / 2))[lane] = 0;
-    if (lane < 4) out.scales[to * 4 + lane] = 127;
-    if (lane == 0) out.weights[to] = 0;
-    return;
+// A head's weight for each row: a product too small for a launch of its own.
+struct HeadWeights {
+  const bf16* x;        // [rows, dim]
+  const bf16* weights;  // [heads, dim]
+  int dim;
+  bool aligned;  // all in whole 16 bytes
+  float scale;
+};
+
+// Eight of `count` values from the i-th on, zeros from the end on.
+__device__ __forceinline__ uint4 load_eight(const bf16* from, int i, int count, bool aligned) {
+  if (aligned) return i < count ? *reinterpret_cast<const uint4*>(from + i) : make_uint4(0, 0, 0, 0);
+  uint32_t words[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int at = i + 2 * j;
+    words[j] = (at < count ? from[at] : 0u) | (at + 1 < count ? from[at + 1] : 0u) << 16;
   }
-  const int64_t from = static_cast<int64_t>(row) * heads + head;
-  const uint2 pairs = reinterpret_cast<const uint2*>(qi + from * kIndexDim)[lane];
-  const float2 low = unpack_bf16(pairs.x), high = unpack_bf16(pairs.y);
-  float v[4] = {low.x, low.y, high.x, high.y};
-  rope_index_vector(v, lane, angles + static_cast<int64_t>(row) * kRopeDim);
-  if (transforms) hadamard(v, lane);
-  encode_record<RecordFormat::kIndexMxfp4>(v, lane, out.codes + to * (kIndexDim / 2), out.scales + to * 4);
-  if (lane == 0) out.weights[to] = round_bf16(__fmul_rn(bf16_to_float(projected[from]), head_scale));
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+__device__ __forceinline__ float add_products(float sum, uint32_t a, uint32_t b) {
+  const float2 x = unpack_bf16(a), y = unpack_bf16(b);
+  return fmaf(x.y, y.y, fmaf(x.x, y.x, sum));
+}
+
+// grid: groups of `rows_a_block` rows x heads / kWarps. A warp a head.
+__global__ void __launch_bounds__(32 * kWarps)
+    make_queries(const bf16* qi, const HeadWeights head_weights, const float* angles, int rows, int rows_a_block,
+                 int heads, bool transforms, IndexQueries out) {
+  ptx::let_next_kernel_start();
+  const int first_row = blockIdx.x * rows_a_block, head = blockIdx.y * kWarps + threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  const int end_row = min(first_row + rows_a_block, rows);
+  const int dim = head_weights.dim;
+  const bf16* weights = head_weights.weights + static_cast<int64_t>(min(head, heads - 1)) * dim;
+  const auto load_weights = [&](int first, uint4(&of_lane)[kBatch]) {
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      of_lane[j] = load_eight(weights, first + (j * 32 + lane) * 8, dim, head_weights.aligned);
+    }
+  };
+  uint4 first_weights[kBatch];
+  load_weights(0, first_weights);
+  for (int k = (kBatch * 32 + lane) * 8; k < dim; k += 32 * 8) ptx::prefetch(weights + k);
+  ptx::wait_for_previous_kernel();
+  if (head >= out.heads) return;
+  for (int row = first_row; row < end_row; ++row) {
+    const int64_t to = static_cast<int64_t>(row) * out.heads + head;
+    if (head >= heads) {
+      reinterpret_cast<uint16_t*>(out.codes + to * (kIndexDim / 2))[lane] = 0;
+      if (lane < 4) out.scales[to * 4 + lane] = 127;
+      if (lane == 0) out.weights[to] = 0;
+      continue;
+    }
+    const int64_t from = static_cast<int64_t>(row) * heads + head;
+    const uint2 pairs = reinterpret_cast<const uint2*>(qi + from * kIndexDim)[lane];
+    const bf16* x = head_weights.x + static_cast<int64_t>(row) * dim;
+    float sums[4] = {};
+    for (int first = 0; first < dim; first += kBatch * 32 * 8) {
+      uint4 w[kBatch], values[kBatch];
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        w[j] = first_weights[j];
+        values[j] = load_eight(x, first + (j * 32 + lane) * 8, dim, head_weights.aligned);
+      }
+      if (first > 0) load_weights(first, w);
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        sums[0] = add_products(sums[0], w[j].x, values[j].x);
+        sums[1] = add_products(sums[1], w[j].y, values[j].y);
+        sums[2] = add_products(sums[2], w[j].z, values[j].z);
+        sums[3] = add_products(sums[3], w[j].w, values[j].w);
+      }
+    }
+    const float sum = warp_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    const float2 low = unpack_bf16(pairs.x), high = unpack_bf16(pairs.y);
+    float v[4] = {low.x, low.y, high.x, high.y};
+    rope_index_vector(v, lane, angles + static_cast<int64_t>(row) * kRopeDim);
+    if (transforms) hadamard(v, lane);
+    encode_record<RecordFormat::kIndexMxfp4>(v, lane, out.codes + to * (kIndexDim / 2), out.scales + to * 4);
+    if (lane == 0) out.weights[to] = round_bf16(__fmul_rn(round_bf16(sum), head_weights.scale));
+  }
 }
 
 }  // namespace
 
 void index(const Stage& stage, const IndexArgs& args) {
   ONELANE_CHECK(args.wq_b.out == args.heads * kIndexDim, "wq_b must give 128 values per head");
+  ONELANE_CHECK(args.weights_proj.kind == Matrix::Kind::kBf16 && args.weights_proj.act_block == 0,
+                "weights_proj is bf16");
   const size_t rows = stage.rows.count;
   Workspace& workspace = *stage.workspace;
   const float* angles = stage.angles(*args.rope);
   bf16* qi = workspace.take<bf16>(rows * args.wq_b.out);
-  bf16* projected = workspace.take<bf16>(rows * args.heads);
   multiply(stage, {{.weights = &args.wq_b,
                     .x = args.qr,
                     .x_stride = args.wq_b.in,
                     .rows = stage.rows.count,
                     .rounded = qi,
-                    .y_stride = args.wq_b.out},
-                   {.weights = &args.weights_proj,
-                    .x = args.x,
-                    .x_stride = args.dim,
-                    .rows = stage.rows.count,
-                    .rounded = projected,
-                    .y_stride = args.heads}});
+                    .y_stride = args.wq_b.out}});
 
   IndexQueries queries;
   queries.heads = (args.heads + 7) / 8 * 8;
   queries.codes = workspace.take<uint8_t>(rows * queries.heads * (kIndexDim / 2));
   queries.scales = workspace.take<uint8_t>(rows * queries.heads * 4);
   queries.weights = workspace.take<float>(rows * queries.heads);
-  const auto head_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(kIndexDim) * args.heads));
-  launch(stage, "make_queries", make_queries, dim3(stage.rows.count, (queries.heads + kWarps - 1) / kWarps),
-         dim3(32 * kWarps), 0, qi, projected, angles, args.heads, head_scale, args.hadamard, queries);
+  HeadWeights head_weights = {
+      .x = args.x,
+      .weights = reinterpret_cast<const bf16*>(args.weights_proj.data),
+      .dim = args.dim,
+      .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(kIndexDim) * args.heads))};
+  const auto in_whole_words = [](const bf16* data) { return reinterpret_cast<uintptr_t>(data) % sizeof(uint4) == 0; };
+  head_weights.aligned = in_whole_words(head_weights.x) && in_whole_words(head_weights.weights) && args.dim % 8 == 0;
+  // Few rows are spread out; of many, each block's share its weights.
+  const int rows_a_block = stage.rows.count <= 16 ? 1 : 8;
+  launch(stage, "make_queries", make_queries,
+         dim3((stage.rows.count + rows_a_block - 1) / rows_a_block, (queries.heads + kWarps - 1) / kWarps),
+         dim3(32 * kWarps), 0, qi, head_weights, angles, stage.rows.count, rows_a_block, args.heads, args.hadamard,
+         queries);
 
   const IndexChoice choice = {.keys = args.keys,
                               .ratio = args.ratio,
@@ -81,7 +146,7 @@ void index(const Stage& stage, const IndexArgs& args) {
   constexpr int kMostScores = 1 << 25;
   constexpr int kFewestRows = 8;
   IndexScores scores;
-  scores.stride = stage.rows.pages_per_slot * args.keys.per_page;
+  scores.stride = (stage.rows.pages_per_slot * args.keys.per_page + 3) / 4 * 4;  // rows in whole 16 bytes
   const int at_once = std::min(stage.rows.count, std::max(kFewestRows, kMostScores / scores.stride));
   scores.values = workspace.take<float>(static_cast<size_t>(at_once) * scores.stride);
   uint32_t* block_keys = nullptr;

@@ -1,13 +1,18 @@
 // Scores of index keys, exact.
 //
-// A block has the queries of up to four rows in shared memory and walks tiles of 256 keys; a warp has 32 keys in
-// registers, for all of these rows that are of one sequence.
+// A block has the queries of some rows in shared memory and walks tiles of keys; a warp has 32 keys in registers, for
+// those of the rows that are its.
 //
-//   D[16 keys, 8 heads] = keys x queries   mma on f16 over a block of 32 dims. Codes as f16 are exact, and so is the
-//                                          sum: an integer times 2^-30
+//   D[16 keys, 8 heads] = keys x queries   mma on f16, where codes are exact, and so are sums of a block of 32 dims
 //   dot += D * scale * scale               blocks ascending
 //   S += relu(dot) * weight                heads ascending. The four lanes that have a key's heads trade, so that each
 //                                          has all eight heads of one of its four keys
+//
+// Plain queries and keys, which are the rule, have four scales close to each other. They become operands times
+// 2^(scale - largest scale), so that one chain of products gives the whole dot: a sum of 128 products of at most 36 in
+// units of 2^-2 times 2^-(both spreads), at most 22.2 bits, so that no float sum of them rounds, in whatever order.
+// What is left of the scales are powers of two of a head, which go into its weight, and of a key, which wait until its
+// score is complete.
 //
 // Which of a block's dims stand where in the product does not matter, as long as both operands agree: a lane takes 32
 // bits, eight codes, as they lie.
@@ -17,64 +22,82 @@
 #include "cuda/index/index.h"
 #include "cuda/index/vectors.h"
 #include "cuda/linear/decode.h"
+#include "cuda/linear/piece.h"
 #include "cuda/ptx/mma.h"
 
 namespace onelane::cuda {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 16;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kWarpKeys = 32;
-constexpr int kTile = kWarps * kWarpKeys;
-constexpr int kRows = 4;    // of a block
-constexpr int kBlocks = 4;  // of 32 dims
+constexpr int kMostRows = 8;   // of a block
+constexpr int kBlocks = 4;     // of 32 dims
+constexpr int kInFlight = 4;   // words of queries that a thread asks for before it uses them
+constexpr int kLongWarps = 8;  // that have different keys, where there are many
+constexpr int kShortWarps = 2;
 
-// Both operands are 2^-14 times their values.
-constexpr float kUnit = kE2m1Unit * kE2m1Unit;
+// A plain vector's scale codes: no product, sum or weighted score of such leaves the normal floats.
+constexpr int kLeastPlain = 100, kMostPlain = 150, kMostSpread = 4;
+constexpr float kLeastWeight = 0x1p-40f, kMostWeight = 0x1p40f;
 
-// Scale codes whose products, kUnit and a sum cannot leave the normal floats.
-constexpr uint32_t kLeastPlain = 80, kMostPlain = 170;
-__device__ __forceinline__ bool are_plain(uint32_t codes) {
-  bool plain = true;
+__device__ __forceinline__ int byte_of(uint32_t codes, int i) { return static_cast<int>(codes >> (8 * i) & 255); }
+
+// The scales of a query or a key, and what its codes are multiplied with as operands.
+struct Scales {
+  uint32_t codes;  // of the operands' blocks: all the same if plain
+  bool plain;
+
+  __device__ __forceinline__ explicit Scales(uint32_t of_record) : codes(of_record) {
+    int least = 255, most = 0;
 #pragma unroll
-  for (int b = 0; b < kBlocks; ++b) {
-    const uint32_t code = codes >> (8 * b) & 255;
-    plain &= code >= kLeastPlain && code <= kMostPlain;
+    for (int b = 0; b < kBlocks; ++b) {
+      least = min(least, byte_of(of_record, b));
+      most = max(most, byte_of(of_record, b));
+    }
+    plain = least >= kLeastPlain && most <= kMostPlain && most - least <= kMostSpread;
+    if (plain) codes = static_cast<uint32_t>(most) * 0x01010101u;
   }
-  return plain;
+  // Two f16: what makes operands of e2m1_to_f16's 2^-14 times the values.
+  __device__ __forceinline__ uint32_t factor(uint32_t of_record, int block) const {
+    const int down = byte_of(codes, block) - byte_of(of_record, block);  // 0 if not plain
+    return static_cast<uint32_t>(15 + 14 - down) << 10 | static_cast<uint32_t>(15 + 14 - down) << 26;
+  }
+};
+
+__device__ __forceinline__ uint32_t mul_f16(uint32_t a, uint32_t b) {
+  uint32_t out;
+  asm("mul.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  return out;
 }
 
 __device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
 
-// sum * kUnit * 2^(codes - 254) whatever the codes are, rounded once.
+// sum * 2^(codes - 254) whatever the codes are, rounded once.
 __device__ __forceinline__ float scaled(float sum, uint32_t query_code, uint32_t key_code) {
   if (query_code == 255 || key_code == 255) return __uint_as_float(0x7fc00000u);
   const int exponent = static_cast<int>(query_code + key_code) - 254;
   const int first = min(max(exponent, -126), 127);
   const int rest = min(max(exponent - first, -126), 127);
-  return sum * kUnit * power_of_two(first) * power_of_two(rest);
+  return sum * power_of_two(first) * power_of_two(rest);
 }
 
 // A row's queries in shared memory.
 struct SharedRow {
-  uint4* operands;   // [heads / 8][kBlocks][lanes]: of the two products of a block, B
-  float4* factors;   // [heads]: scale * kUnit of each block
-  uint32_t* scales;  // [heads]: the codes, a byte each
-  float* weights;    // [heads]
+  uint4* operands;        // [heads / 8][kBlocks][lanes]: of the two products of a block, B
+  float* scaled_weights;  // [heads]: times a plain query's scale
+  float* weights;         // [heads]
+  uint32_t* scales;       // [heads]: Scales::codes
 
-  static constexpr int kHeadBytes = 8 * 2 * 16 + 16 + 4 + 4;
+  static constexpr int kHeadBytes = 8 * 2 * 16 + 4 + 4 + 4;
   __device__ __forceinline__ SharedRow(uint8_t* shared, int row, int heads) {
     uint8_t* start = shared + row * heads * kHeadBytes;
     operands = reinterpret_cast<uint4*>(start);
-    factors = reinterpret_cast<float4*>(start + heads * 256);
-    scales = reinterpret_cast<uint32_t*>(start + heads * 272);
-    weights = reinterpret_cast<float*>(start + heads * 276);
+    scaled_weights = reinterpret_cast<float*>(start + heads * 256);
+    weights = scaled_weights + heads;
+    scales = reinterpret_cast<uint32_t*>(weights + heads);
   }
 };
-
-__device__ __forceinline__ float of_block(const float4& factors, int block) {
-  return block == 0 ? factors.x : block == 1 ? factors.y : block == 2 ? factors.z : factors.w;
-}
 
 // Lane t of the four that share a key's heads has x[j], of key j; on return x[s] of key t, from lane s.
 __device__ __forceinline__ void trade(float (&x)[4], int t) {
@@ -97,85 +120,90 @@ __device__ __forceinline__ void trade(float (&x)[4], int t) {
 // A warp's keys, as operand A: two tiles of 16. Lane 4 g + t has of keys 16 m + 8 half + g eight codes of each block.
 struct WarpKeys {
   uint32_t a[2][kBlocks][2][4];
-  uint32_t scales[2][2];  // [m][half]: four codes
+  uint32_t scales[2][2];  // [m][half]: Scales::codes
+  float factor;           // of the lane's key, if plain
   bool plain;             // all of the warp's
 
   // Keys [first, first + 32); from `end` on zeros.
   __device__ __forceinline__ void load(const PagedCache& keys, const int32_t* pages, int first, int end, int lane) {
     constexpr RecordFormat kFormat = RecordFormat::kIndexMxfp4;
     const int g = lane / 4, t = lane % 4;
+    uint32_t codes[2][2][kBlocks];
+    uint32_t raw[2][2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int m = i / 2, half = i % 2;
+      const int entry = first + 8 * i + g;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) codes[m][half][b] = 0;
+      raw[m][half] = 0x7f7f7f7fu;
+      if (entry >= end) continue;
+      const EntryPlace place = entry_place(keys, pages, entry, record_data_bytes(kFormat), record_scale_bytes(kFormat));
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) codes[m][half][b] = reinterpret_cast<const uint32_t*>(place.data)[b * 4 + t];
+      raw[m][half] = *reinterpret_cast<const uint32_t*>(place.scales);
+    }
     plain = true;
+    factor = 0;
 #pragma unroll
-    for (int m = 0; m < 2; ++m) {
+    for (int i = 0; i < 4; ++i) {
+      const int m = i / 2, half = i % 2;
+      const Scales of_key(raw[m][half]);
+      scales[m][half] = of_key.codes;
+      plain = plain && of_key.plain;
+      if (t == i) factor = power_of_two(byte_of(of_key.codes, 0) - 127);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int entry = first + 16 * m + 8 * half + g;
-        uint32_t codes[kBlocks] = {};
-        scales[m][half] = 0x7f7f7f7fu;
-        if (entry < end) {
-          const EntryPlace place =
-              entry_place(keys, pages, entry, record_data_bytes(kFormat), record_scale_bytes(kFormat));
+      for (int b = 0; b < kBlocks; ++b) {
+        uint32_t pairs[4];
+        e2m1_to_f16(codes[m][half][b], pairs);
+        const uint32_t times = of_key.factor(raw[m][half], b);
 #pragma unroll
-          for (int b = 0; b < kBlocks; ++b) codes[b] = reinterpret_cast<const uint32_t*>(place.data)[b * 4 + t];
-          scales[m][half] = *reinterpret_cast<const uint32_t*>(place.scales);
-        }
-        plain &= are_plain(scales[m][half]);
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-          uint32_t pairs[4];
-          e2m1_to_f16(codes[b], pairs);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) a[m][b][i / 2][half + 2 * (i % 2)] = pairs[i];
-        }
+        for (int j = 0; j < 4; ++j) a[m][b][j / 2][half + 2 * (j % 2)] = mul_f16(pairs[j], times);
       }
     }
     plain = __all_sync(0xffffffff, plain);
   }
 };
 
-// The score of the lane's key: 16 (t / 2) + 8 (t % 2) + g.
+// The score of the lane's key: 8 t + g.
 template <bool kPlain>
 __device__ __forceinline__ float score(const WarpKeys& keys, const SharedRow& row, int heads, int lane) {
   const int t = lane % 4;
   float sum = 0;
+#pragma unroll 1
   for (int first = 0; first < heads; first += 8) {
-    float4 factors[2];
-    uint32_t query_scales[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if constexpr (kPlain) factors[i] = row.factors[first + 2 * t + i];
-      if constexpr (!kPlain) query_scales[i] = row.scales[first + 2 * t + i];
-    }
-    float dots[2][4];  // [m][2 half + i]: of heads first + 2 t + i
+    float dots[2][4] = {};  // [m][2 half + i]: of heads first + 2 t + i
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
       const uint4 query = row.operands[(first / 8 * kBlocks + b) * 32 + lane];
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
-        float d[4] = {0, 0, 0, 0};
-        ptx::mma_f16(d, keys.a[m][b][0], query.x, query.y);
-        ptx::mma_f16(d, keys.a[m][b][1], query.z, query.w);
+        if constexpr (kPlain) {
+          ptx::mma_f16(dots[m], keys.a[m][b][0], query.x, query.y);
+          ptx::mma_f16(dots[m], keys.a[m][b][1], query.z, query.w);
+        } else {
+          float d[4] = {0, 0, 0, 0};
+          ptx::mma_f16(d, keys.a[m][b][0], query.x, query.y);
+          ptx::mma_f16(d, keys.a[m][b][1], query.z, query.w);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const uint32_t key_code = keys.scales[m][i / 2] >> (8 * b) & 255;
-          float part;
-          if constexpr (kPlain) {
-            part = __fmul_rn(d[i], of_block(factors[i % 2], b) * __uint_as_float(key_code << 23));
-          } else {
-            part = scaled(d[i], query_scales[i % 2] >> (8 * b) & 255, key_code);
+          for (int i = 0; i < 4; ++i) {
+            const uint32_t query_scales = row.scales[first + 2 * t + i % 2];
+            const float part = scaled(d[i], byte_of(query_scales, b), byte_of(keys.scales[m][i / 2], b));
+            dots[m][i] = b == 0 ? part : __fadd_rn(dots[m][i], part);
           }
-          dots[m][i] = b == 0 ? part : __fadd_rn(dots[m][i], part);
         }
       }
     }
+    const float2 weights =
+        *reinterpret_cast<const float2*>((kPlain ? row.scaled_weights : row.weights) + first + 2 * t);
     float x[2][4];  // [i][key]
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float weight = row.weights[first + 2 * t + i];
 #pragma unroll
       for (int key = 0; key < 4; ++key) {
         const float dot = dots[key / 2][key % 2 * 2 + i];
-        x[i][key] = __fmul_rn(dot < 0 ? 0.0f : dot, weight);  // a NaN passes
+        const float passed = kPlain ? fmaxf(dot, 0.0f) : dot < 0 ? 0.0f : dot;  // a NaN passes
+        x[i][key] = __fmul_rn(passed, i == 0 ? weights.x : weights.y);
       }
       trade(x[i], t);
     }
@@ -185,64 +213,88 @@ __device__ __forceinline__ float score(const WarpKeys& keys, const SharedRow& ro
       sum = __fadd_rn(sum, x[1][from]);
     }
   }
-  return sum;
+  return kPlain ? sum * keys.factor : sum;
 }
 
-// Queries to shared memory; plain[r]: whether all scales of a row are.
+// Queries to shared memory; plain[r]: whether all of a row are.
 __device__ __forceinline__ void load_queries(const IndexQueries& queries, int first_row, int rows, uint8_t* shared,
                                              int* plain) {
   const int heads = queries.heads;
-  if (threadIdx.x < kRows) plain[threadIdx.x] = 1;
+  if (threadIdx.x < kMostRows) plain[threadIdx.x] = 1;
   __syncthreads();
-  constexpr int kWords = kIndexDim / 8;  // of 8 codes, a head
-  const uint32_t* codes = reinterpret_cast<const uint32_t*>(queries.codes) + int64_t{first_row} * heads * kWords;
-  for (int i = threadIdx.x; i < rows * heads * kWords; i += kThreads) {
-    const int word = i % kWords, head = i / kWords % heads, row = i / kWords / heads;
-    const int lane = head % 8 * 4 + word % 4;
-    uint32_t pairs[4];
-    e2m1_to_f16(codes[i], pairs);
-    SharedRow(shared, row, heads).operands[(head / 8 * kBlocks + word / 4) * 32 + lane] =
-        make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-  }
+  const uint32_t* codes = reinterpret_cast<const uint32_t*>(queries.codes) + int64_t{first_row} * heads * 16;
   const uint32_t* scales = reinterpret_cast<const uint32_t*>(queries.scales) + int64_t{first_row} * heads;
+  // Eight codes each: of lane 4 (head % 8) + t, then of the blocks, of eights of heads, of rows.
+  const int items = rows * heads * 16;
+  for (int base = threadIdx.x; base < items; base += kInFlight * kThreads) {
+    uint32_t words[kInFlight], raw[kInFlight];
+#pragma unroll
+    for (int j = 0; j < kInFlight; ++j) {
+      const int i = base + j * kThreads;
+      if (i >= items) break;
+      const int head = i / 128 * 8 + i / 4 % 8;  // of all rows
+      words[j] = codes[head * 16 + i / 32 % 4 * 4 + i % 4];
+      raw[j] = scales[head];
+    }
+#pragma unroll
+    for (int j = 0; j < kInFlight; ++j) {
+      const int i = base + j * kThreads;
+      if (i >= items) break;
+      const int row = i / (16 * heads);
+      uint32_t pairs[4];
+      e2m1_to_f16(words[j], pairs);
+      const uint32_t times = Scales(raw[j]).factor(raw[j], i / 32 % 4);
+      SharedRow(shared, row, heads).operands[i - row * (16 * heads)] = make_uint4(
+          mul_f16(pairs[0], times), mul_f16(pairs[1], times), mul_f16(pairs[2], times), mul_f16(pairs[3], times));
+    }
+  }
   for (int i = threadIdx.x; i < rows * heads; i += kThreads) {
     const int head = i % heads;
     const SharedRow row(shared, i / heads, heads);
-    const uint32_t code = scales[i];
-    const auto factor = [&](int b) { return e8m0_to_float(code >> (8 * b) & 255) * kUnit; };
-    row.factors[head] = make_float4(factor(0), factor(1), factor(2), factor(3));
-    row.scales[head] = code;
-    row.weights[head] = queries.weights[int64_t{first_row} * heads + i];
-    if (!are_plain(code)) plain[i / heads] = 0;
+    const Scales of_query(scales[i]);
+    const float weight = queries.weights[int64_t{first_row} * heads + i];
+    row.scales[head] = of_query.codes;
+    row.weights[head] = weight;
+    row.scaled_weights[head] = of_query.plain ? weight * power_of_two(byte_of(of_query.codes, 0) - 127) : 0.0f;
+    const bool usual = weight == 0 || (fabsf(weight) >= kLeastWeight && fabsf(weight) <= kMostWeight);
+    if (!of_query.plain || !usual) plain[i / heads] = 0;
   }
   __syncthreads();
 }
 
-// grid: some walkers of tiles x rows / kRows
-__global__ void __launch_bounds__(kThreads, 2)
-    score_tiles(const StepRows rows, const IndexQueries queries, const IndexChoice choice, const IndexScores scores) {
+// grid: some walkers of tiles x groups of `rows_a_block` rows
+__global__ void __launch_bounds__(kThreads, 1)
+    score_tiles(const StepRows rows, const IndexQueries queries, const IndexChoice choice, const IndexScores scores,
+                int rows_a_block) {
   extern __shared__ __align__(16) uint8_t shared[];
-  __shared__ int plain[kRows];
-  ptx::wait_for_previous_kernel();
+  __shared__ int plain[kMostRows];
   ptx::let_next_kernel_start();
-  const int first_row = scores.first_row + blockIdx.y * kRows;
-  const int count = min(kRows, scores.first_row + scores.rows - first_row);
+  const int first_row = scores.first_row + blockIdx.y * rows_a_block;
+  const int count = min(rows_a_block, scores.first_row + scores.rows - first_row);
   int most = 0;
   for (int r = 0; r < count; ++r) {
     const int visible = choice.visible(rows.position[first_row + r]);
     if (choice.is_scored(visible)) most = max(most, visible);
   }
-  const int tiles = (most + kTile - 1) / kTile;
+  // Few keys: more of a block's warps for its rows, so that more blocks have something to do.
+  const int walkers = static_cast<int>(gridDim.x);
+  const int key_warps =
+      (most + kLongWarps * kWarpKeys - 1) / (kLongWarps * kWarpKeys) * (kLongWarps / kShortWarps) <= walkers
+          ? kShortWarps
+          : kLongWarps;
+  const int tile_keys = key_warps * kWarpKeys;
+  const int tiles = (most + tile_keys - 1) / tile_keys;
+  ptx::wait_for_previous_kernel();
   if (static_cast<int>(blockIdx.x) >= tiles) return;
   load_queries(queries, first_row, count, shared, plain);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const int first = tile * kTile + warp * kWarpKeys;
-    const int mine = first + lane % 4 / 2 * 16 + lane % 2 * 8 + lane / 4;
+  for (int tile = blockIdx.x; tile < tiles; tile += walkers) {
+    const int first = tile * tile_keys + warp % key_warps * kWarpKeys;
+    const int mine = first + lane % 4 * 8 + lane / 4;
     WarpKeys keys;
     int loaded = -1;  // whose
-    for (int r = 0; r < count; ++r) {
+    for (int r = warp / key_warps; r < count; r += kWarps / key_warps) {
       const int row = first_row + r;
       const int visible = choice.visible(rows.position[row]);
       if (!choice.is_scored(visible) || first >= visible) continue;
@@ -277,14 +329,15 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 void score_entries(const Stage& stage, const IndexQueries& queries, const IndexChoice& choice,
                    const IndexScores& scores) {
-  constexpr int kMostHeads = 192;  // whose queries fit shared memory
-  ONELANE_CHECK(queries.heads <= kMostHeads, "the indexer has at most 192 heads");
-  const int groups = (scores.rows + kRows - 1) / kRows;
-  const int tiles = (scores.stride + kTile - 1) / kTile;
-  const int walkers = std::max(1, std::min(tiles, (2 * stage.processors + groups - 1) / groups));
-  const int rows = std::min(kRows, scores.rows);
-  launch(stage, "score_tiles", score_tiles, dim3(walkers, groups), dim3(kThreads),
-         static_cast<size_t>(rows) * queries.heads * SharedRow::kHeadBytes, stage.rows, queries, choice, scores);
+  const size_t row_bytes = static_cast<size_t>(queries.heads) * SharedRow::kHeadBytes;
+  const size_t fitting = (shared_memory_limit() - 1024) / row_bytes;
+  ONELANE_CHECK(fitting > 0, "the queries of a row of the indexer do not fit shared memory");
+  const int rows_a_block = std::min({kMostRows, scores.rows, static_cast<int>(fitting)});
+  const int groups = (scores.rows + rows_a_block - 1) / rows_a_block;
+  const int tiles = (scores.stride + kShortWarps * kWarpKeys - 1) / (kShortWarps * kWarpKeys);
+  const int walkers = std::max(1, std::min(tiles, stage.processors / groups));
+  launch(stage, "score_tiles", score_tiles, dim3(walkers, groups), dim3(kThreads), rows_a_block * row_bytes, stage.rows,
+         queries, choice, scores, rows_a_block);
 }
 
 }  // namespace onelane::cuda

@@ -1,10 +1,15 @@
 // The best entries of a row, and its best blocks of entries: a block of threads a row.
 //
-// A score becomes an unsigned key in the same order. Three histograms, of 11, 11 and 10 bits from the top, find the key
-// of the last entry that is picked and how many that have just this key are; a walk over all entries then gives every
-// pick its place by counting those before it. So picks are ascending and ties go to the lower number, whatever thread
-// sees what.
+// A score becomes an unsigned key in the same order. The key of the last entry that is picked, and how many that have
+// just this key are, is found in two steps: a histogram over bins of equal width between the lowest and the highest
+// score (rounding is monotone, so bins are in order whatever is rounded) finds the last pick's bin, and the entries of
+// this bin are ranked among themselves. Where they are too many, as where all scores are the same, three histograms of
+// the key's bits take its place. A walk over all entries then gives every pick its place by counting those before it.
+// So picks are ascending and ties go to the lower number, whatever thread sees what.
+//
+// Keys are kept in shared memory where they fit.
 #include "cuda/index/index.h"
+#include "cuda/linear/piece.h"
 
 namespace onelane::cuda {
 namespace {
@@ -12,7 +17,8 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBins = 2048;
-constexpr int kInFlight = 8;  // keys that a thread asks for before it uses them
+constexpr int kInFlight = 8;      // keys that a thread asks for before it uses them
+constexpr int kMostRanked = 512;  // entries of a bin
 
 constexpr uint32_t kLowestKey = 0x007fffffu;   // of -inf
 constexpr uint32_t kHighestKey = 0xffffffffu;  // above that of +inf
@@ -23,10 +29,24 @@ __device__ __forceinline__ uint32_t key_of(float score) {
   return bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
 }
 
+__device__ __forceinline__ float score_of(uint32_t key) {
+  return __uint_as_float(key ^ ((key >> 31) != 0 ? 0x80000000u : 0xffffffffu));
+}
+
+// Which are the best: all with a higher key, and the first `equal` with this one.
+struct Threshold {
+  uint32_t key;
+  uint32_t equal;
+};
+
 struct Shared {
   uint32_t histogram[kBins];
-  uint32_t of_warp[kWarps];
+  uint32_t of_warp[kWarps], equal_of_warp[kWarps];
   uint32_t digit, above;
+  uint32_t lowest, highest;
+  uint32_t count;
+  uint2 member[kMostRanked];  // key, number
+  Threshold found;
 };
 
 // The sum of x over the threads before this one; `total`: over all. A barrier stands before and after.
@@ -47,15 +67,24 @@ __device__ __forceinline__ uint32_t sum_before(uint32_t x, Shared& shared, uint3
   return of_warps + upto - x;
 }
 
-// Which are the best: all with a higher key, and the first `equal` with this one.
-struct Threshold {
-  uint32_t key;
-  uint32_t equal;
-};
+// The bin of the last of the best `wanted`, and how many are in those above, to shared.digit and shared.above.
+__device__ __forceinline__ void find_bin(Shared& shared, uint32_t wanted) {
+  // Two bins a thread, the highest first: the last pick is where the count of those above passes what is wanted.
+  const int bin = kBins - 1 - 2 * static_cast<int>(threadIdx.x);
+  const uint32_t upper = shared.histogram[bin], lower = shared.histogram[bin - 1];
+  uint32_t total;
+  const uint32_t above = sum_before(upper + lower, shared, total);
+  if (above < wanted && wanted <= above + upper + lower) {
+    const bool in_upper = wanted <= above + upper;
+    shared.digit = in_upper ? bin : bin - 1;
+    shared.above = in_upper ? above : above + upper;
+  }
+  __syncthreads();
+}
 
-// Of the best `count` of `n`, count < n. key(i) is that of the i-th.
+// Of the best `count` of `n`, count < n, by the bits of the keys; key(i) is that of the i-th.
 template <class Key>
-__device__ __forceinline__ Threshold find_threshold(int n, int count, Shared& shared, Key key) {
+__device__ __forceinline__ Threshold find_by_bits(int n, int count, Shared& shared, Key key) {
   Threshold found = {0, static_cast<uint32_t>(count)};
   constexpr int kShifts[] = {21, 10, 0};
 #pragma unroll 1
@@ -78,54 +107,112 @@ __device__ __forceinline__ Threshold find_threshold(int n, int count, Shared& sh
       }
     }
     __syncthreads();
-    // Two bins a thread, the highest first: the last pick is where the count of those above passes what is wanted.
-    const int bin = kBins - 1 - 2 * static_cast<int>(threadIdx.x);
-    const uint32_t upper = shared.histogram[bin], lower = shared.histogram[bin - 1];
-    uint32_t total;
-    const uint32_t above = sum_before(upper + lower, shared, total);
-    if (above < found.equal && found.equal <= above + upper + lower) {
-      const bool in_upper = found.equal <= above + upper;
-      shared.digit = in_upper ? bin : bin - 1;
-      shared.above = in_upper ? above : above + upper;
-    }
-    __syncthreads();
+    find_bin(shared, found.equal);
     found.key |= shared.digit << shift;
     found.equal -= shared.above;
   }
   return found;
 }
 
-// Calls take(place, i) for the best, place being how many of them stand before the i-th.
+// The same by the scores. Those at -inf are in the lowest bin and those at +inf in the highest, which the others share.
+template <class Key>
+__device__ __forceinline__ Threshold find_threshold(int n, int count, Shared& shared, Key key) {
+  constexpr uint32_t kInfinite = 0xff800000u;  // the key of +inf
+  for (int i = threadIdx.x; i < kBins; i += kThreads) shared.histogram[i] = 0;
+  if (threadIdx.x == 0) {
+    shared.lowest = 0xffffffffu;
+    shared.highest = 0;
+    shared.count = 0;
+  }
+  __syncthreads();
+  uint32_t lowest = 0xffffffffu, highest = 0;
+#pragma unroll kInFlight
+  for (int i = threadIdx.x; i < n; i += kThreads) {
+    const uint32_t k = key(i);
+    if (k > kLowestKey) lowest = min(lowest, k);
+    if (k < kInfinite) highest = max(highest, k);
+  }
+  lowest = __reduce_min_sync(0xffffffff, lowest);
+  highest = __reduce_max_sync(0xffffffff, highest);
+  if (threadIdx.x % 32 == 0) {
+    atomicMin(&shared.lowest, lowest);
+    atomicMax(&shared.highest, highest);
+  }
+  __syncthreads();
+  const float from = score_of(shared.lowest), width = score_of(shared.highest) - from;
+  const float scale = (kBins - 1) / width;
+  // Nothing but one finite score, or a width that a float does not hold.
+  if (shared.lowest >= shared.highest || !(scale > 0 && scale < INFINITY)) return find_by_bits(n, count, shared, key);
+  const auto bin_of = [&](uint32_t k) {
+    if (k >= kInfinite) return kBins - 1;
+    return static_cast<int>(fminf(fmaxf((score_of(k) - from) * scale, 0.0f), kBins - 1));
+  };
+#pragma unroll kInFlight
+  for (int i = threadIdx.x; i < n; i += kThreads) atomicAdd(&shared.histogram[bin_of(key(i))], 1);
+  __syncthreads();
+  find_bin(shared, count);
+  const int bin = shared.digit;
+  const uint32_t members = shared.histogram[bin];
+  const uint32_t wanted = count - shared.above;
+  if (members > kMostRanked) {
+    __syncthreads();  // the histogram may go
+    return find_by_bits(n, count, shared, key);
+  }
+#pragma unroll kInFlight
+  for (int i = threadIdx.x; i < n; i += kThreads) {
+    const uint32_t k = key(i);
+    if (bin_of(k) == bin) shared.member[atomicAdd(&shared.count, 1)] = make_uint2(k, i);
+  }
+  __syncthreads();
+  if (threadIdx.x < members) {
+    const uint2 mine = shared.member[threadIdx.x];
+    uint32_t above = 0, equal_before = 0;
+    for (uint32_t i = 0; i < members; ++i) {
+      const uint2 other = shared.member[i];
+      above += other.x > mine.x ? 1 : 0;
+      equal_before += other.x == mine.x && other.y < mine.y ? 1 : 0;
+    }
+    if (above + equal_before + 1 == wanted) shared.found = {mine.x, equal_before + 1};
+  }
+  __syncthreads();
+  return shared.found;
+}
+
+// Calls take(place, i) for the best, place being how many of them stand before the i-th. A warp has a stretch of all.
 template <class Key, class Take>
 __device__ __forceinline__ void take_best(int n, const Threshold& threshold, Shared& shared, Key key, Take take) {
-  constexpr int kMine = 4;  // in a row
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int stretch = (n + 32 * kWarps - 1) / (32 * kWarps) * 32;
+  const int begin = min(warp * stretch, n), end = min(begin + stretch, n);
   uint32_t above = 0, equal = 0;
-  for (int base = 0; base < n; base += kMine * kThreads) {
-    const int first = base + kMine * static_cast<int>(threadIdx.x);
-    uint32_t keys[kMine];
-    uint32_t counts = 0;  // above in the lower half, equal in the upper
-#pragma unroll
-    for (int j = 0; j < kMine; ++j) {
-      keys[j] = first + j < n ? key(first + j) : 0;
-      if (first + j >= n) continue;
-      counts += (keys[j] > threshold.key ? 1 : 0) + (keys[j] == threshold.key ? 0x10000 : 0);
-    }
-    uint32_t total;
-    const uint32_t before = sum_before(counts, shared, total);
-    uint32_t above_before = above + (before & 0xffff), equal_before = equal + (before >> 16);
-#pragma unroll
-    for (int j = 0; j < kMine; ++j) {
-      if (first + j >= n) break;
-      if (keys[j] > threshold.key) {
-        take(above_before + min(equal_before, threshold.equal), first + j);
-        ++above_before;
-      } else if (keys[j] == threshold.key) {
-        if (equal_before < threshold.equal) take(above_before + equal_before, first + j);
-        ++equal_before;
-      }
-    }
-    above += total & 0xffff;
-    equal += total >> 16;
+#pragma unroll kInFlight
+  for (int i = begin + lane; i < end; i += 32) {
+    const uint32_t k = key(i);
+    above += k > threshold.key ? 1 : 0;
+    equal += k == threshold.key ? 1 : 0;
+  }
+  above = __reduce_add_sync(0xffffffff, above);
+  equal = __reduce_add_sync(0xffffffff, equal);
+  __syncthreads();
+  if (lane == 0) {
+    shared.of_warp[warp] = above;
+    shared.equal_of_warp[warp] = equal;
+  }
+  __syncthreads();
+  above = __reduce_add_sync(0xffffffff, lane < warp ? shared.of_warp[lane] : 0);
+  equal = __reduce_add_sync(0xffffffff, lane < warp ? shared.equal_of_warp[lane] : 0);
+  const uint32_t before = (1u << lane) - 1;
+#pragma unroll 4
+  for (int first = begin; first < end; first += 32) {
+    const int i = first + lane;
+    const uint32_t k = i < end ? key(i) : 0;  // no score's
+    const uint32_t are_above = __ballot_sync(0xffffffff, k > threshold.key);
+    const uint32_t are_equal = __ballot_sync(0xffffffff, i < end && k == threshold.key);
+    const uint32_t equal_before = equal + __popc(are_equal & before);
+    const bool is_taken = k > threshold.key || (i < end && k == threshold.key && equal_before < threshold.equal);
+    if (is_taken) take(above + __popc(are_above & before) + min(equal_before, threshold.equal), i);
+    above += __popc(are_above);
+    equal += __popc(are_equal);
   }
 }
 
@@ -153,23 +240,37 @@ __device__ __forceinline__ void publish(const IndexChoice& choice, const float* 
   take_best(blocks, threshold, shared, key, [&](uint32_t, int block) { add(block); });
 }
 
-// grid: the rows that have scores
+// grid: the rows that have scores; shared memory for `kept` keys
 __global__ void __launch_bounds__(kThreads)
     select_rows(const StepRows rows, const IndexChoice choice, const IndexScores scores, uint32_t* block_keys,
-                int32_t* picks) {
+                int32_t* picks, int kept) {
+  extern __shared__ __align__(16) uint32_t keys[];
   __shared__ Shared shared;
-  ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
   const int row = scores.first_row + blockIdx.x;
   const int visible = choice.visible(rows.position[row]);
   const float* of_row = scores.of_row(row);
   int32_t* to = picks + static_cast<int64_t>(row) * choice.topk;
+  ptx::wait_for_previous_kernel();
   if (visible <= choice.topk) {
     for (int i = threadIdx.x; i < choice.topk; i += kThreads) to[i] = i < visible ? i : -1;
   } else {
-    const auto key = [&](int i) { return key_of(of_row[i]); };
-    const Threshold threshold = find_threshold(visible, choice.topk, shared, key);
-    take_best(visible, threshold, shared, key, [&](uint32_t place, int i) { to[place] = i; });
+    const auto take = [&](uint32_t place, int i) { to[place] = i; };
+    const auto choose = [&](auto key) {
+      take_best(visible, find_threshold(visible, choice.topk, shared, key), shared, key, take);
+    };
+    if (visible <= kept) {
+      // Rows of scores are in whole 16 bytes, and what is copied past the end is not looked at.
+#pragma unroll kInFlight
+      for (int i = threadIdx.x; i < (visible + 3) / 4; i += kThreads) {
+        const float4 four = reinterpret_cast<const float4*>(of_row)[i];
+        reinterpret_cast<uint4*>(keys)[i] = make_uint4(key_of(four.x), key_of(four.y), key_of(four.z), key_of(four.w));
+      }
+      __syncthreads();
+      choose([&](int i) { return keys[i]; });
+    } else {
+      choose([&](int i) { return key_of(of_row[i]); });
+    }
   }
   if (choice.mode == IndexArgs::Candidates::kPublish) {
     const int64_t most_blocks = (scores.stride + choice.block_size - 1) / choice.block_size;
@@ -182,8 +283,11 @@ __global__ void __launch_bounds__(kThreads)
 
 void select_entries(const Stage& stage, const IndexChoice& choice, const IndexScores& scores, uint32_t* block_keys,
                     int32_t* picks) {
-  launch(stage, "select_rows", select_rows, dim3(scores.rows), dim3(kThreads), 0, stage.rows, choice, scores,
-         block_keys, picks);
+  const bool fits =
+      sizeof(uint32_t) * scores.stride + sizeof(Shared) + 1024 <= static_cast<size_t>(shared_memory_limit());
+  const int kept = fits ? scores.stride : 0;
+  launch(stage, "select_rows", select_rows, dim3(scores.rows), dim3(kThreads), sizeof(uint32_t) * kept, stage.rows,
+         choice, scores, block_keys, picks, kept);
 }
 
 }  // namespace onelane::cuda
