@@ -20,12 +20,13 @@ struct Records {
   }
 };
 
-__global__ __launch_bounds__(kThreads) void commit_records(const int32_t* run_of, const RowRun* runs, Records kv,
+__global__ __launch_bounds__(kThreads) void commit_records(const int32_t* run_of, const int4* runs, Records kv,
                                                            Records ring, size_t slot_bytes) {
-  ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
   const int row = blockIdx.x;
-  const RowRun run = runs[run_of[row]];
+  const int4 words = __ldcg(runs + __ldcg(run_of + row));  // the host's, there since before the step
+  const RowRun run = {.first_row = words.x, .count = words.y, .first_position = words.z, .slot = words.w};
+  ptx::wait_for_previous_kernel();
   const int step = row - run.first_row;
   if (step < run.count - ring.capacity) return;  // a later row of the run takes its place
   std::byte* slot = ring.base + static_cast<size_t>(run.slot) * slot_bytes;
@@ -43,7 +44,7 @@ void commit(const Stage& stage, const CommitArgs& args) {
   const Records kv = {args.kv.base, args.kv.capacity, data_words, scale_words};
   const Records ring = {args.ring.base, args.ring.capacity, data_words, scale_words};
   launch(stage, "commit_records", commit_records, dim3(stage.rows.count), dim3(kThreads), 0, stage.rows.run_of,
-         stage.rows.runs, kv, ring, args.ring.slot_bytes);
+         reinterpret_cast<const int4*>(stage.rows.runs), kv, ring, args.ring.slot_bytes);
 }
 
 }  // namespace onelane::cuda

@@ -14,15 +14,20 @@ constexpr int kWriteThreads = 256;
 // values [rows, columns * width], 16 a thread. Grid: over the 16s of a row, rows.
 __global__ __launch_bounds__(kLookUpThreads) void look_up(const int32_t* table_rows, int columns, const uint8_t* table,
                                                           const uint8_t* table_scale, int width, bf16* values) {
-  ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
   const int i = (blockIdx.x * kLookUpThreads + threadIdx.x) * 16;
   const int64_t row = blockIdx.y;
-  if (i >= columns * width) return;
-  const int64_t entry = table_rows[row * columns + i / width];
-  const int at = i % width;
-  const uint4 codes = ptx::load_stream(reinterpret_cast<const uint4*>(table + entry * width + at));
-  const float scale = e8m0_to_float(ptx::load_byte(table_scale + (entry * width + at) / kTableBlock));
+  const bool exists = i < columns * width;
+  uint4 codes = {};
+  uint32_t scale_code = 0;
+  if (exists) {  // weights, and numbers that the host wrote before the step: all of it before the wait
+    const int64_t at = int64_t{__ldcg(table_rows + row * columns + i / width)} * width + i % width;
+    codes = ptx::load_stream(reinterpret_cast<const uint4*>(table + at));
+    scale_code = ptx::load_byte(table_scale + at / kTableBlock);
+  }
+  ptx::wait_for_previous_kernel();
+  if (!exists) return;
+  const float scale = e8m0_to_float(scale_code);
   uint32_t out[8];
 #pragma unroll
   for (int pair = 0; pair < 8; ++pair) {
@@ -46,7 +51,6 @@ __device__ __forceinline__ float gate_of(float dot) {
 __global__ __launch_bounds__(kWriteThreads) void write_gated(bf16* stream, int dim, const bf16* projected,
                                                              const bf16* q_weight, const bf16* k_weight, float eps) {
   __shared__ float partial[32];
-  ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
   const int copy = blockIdx.x;
   const int64_t row = blockIdx.y;
@@ -55,6 +59,11 @@ __global__ __launch_bounds__(kWriteThreads) void write_gated(bf16* stream, int d
   const auto* value = reinterpret_cast<const uint4*>(projected + (row * (kStreams + 1) + kStreams) * dim);
   const auto* q_weights = reinterpret_cast<const uint4*>(q_weight + static_cast<int64_t>(copy) * dim);
   const auto* k_weights = reinterpret_cast<const uint4*>(k_weight + static_cast<int64_t>(copy) * dim);
+  for (int i = threadIdx.x; i < dim / 8; i += kWriteThreads) {
+    ptx::prefetch(q_weights + i);
+    ptx::prefetch(k_weights + i);
+  }
+  ptx::wait_for_previous_kernel();
   float x_squares = 0, key_squares = 0, product = 0;
   for (int i = threadIdx.x; i < dim / 8; i += kWriteThreads) {
     const uint4 x_words = x[i], key_words = key[i], q_words = q_weights[i], k_words = k_weights[i];

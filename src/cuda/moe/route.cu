@@ -10,9 +10,11 @@ namespace onelane::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kSegment = kWarps * kTileColumns;  // columns of a block
-constexpr int kBlockExperts = 32;
+constexpr int kTiles = 2;                                 // of columns, of a warp
+constexpr int kSegment = kWarps * kTiles * kTileColumns;  // columns of a block
+constexpr int kBlockExperts = 16;
 constexpr int kMostExperts = 512, kMostTopk = 32;
+static_assert(kTileRows * kBlockExperts == kWarps * 32, "a thread adds up one sum");
 
 // partial [rows, segments, experts]. Grid: segments, groups of experts, and over the tiles of rows. A block reads its
 // part of the gate once, before it waits.
@@ -20,47 +22,58 @@ __global__ __launch_bounds__(kWarps * 32) void gate_products(const bf16* xs, con
                                                              int rows, float* partial) {
   __shared__ __align__(16) float sums[2][kWarps * kTileRows * kSumStride];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int column = blockIdx.x * kSegment + warp * kTileColumns;
+  const int first_column = blockIdx.x * kSegment + warp * kTiles * kTileColumns;
   const int first_expert = blockIdx.y * kBlockExperts;
-  const bool wanted = column < dim;
+  ptx::let_next_kernel_start();
 
-  uint4 weights[kBlockExperts / 8];
+  uint4 weights[kTiles][kBlockExperts / 8];
 #pragma unroll
-  for (int n = 0; n < kBlockExperts / 8; ++n) {
-    const int expert = first_expert + 8 * n + lane / 4;
-    weights[n] = make_uint4(0, 0, 0, 0);
-    if (wanted && expert < experts) {
-      weights[n] =
-          __ldcg(reinterpret_cast<const uint4*>(gate + static_cast<int64_t>(expert) * dim + column) + lane % 4);
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const int column = first_column + tile * kTileColumns;
+#pragma unroll
+    for (int n = 0; n < kBlockExperts / 8; ++n) {
+      const int expert = first_expert + 8 * n + lane / 4;
+      weights[tile][n] = make_uint4(0, 0, 0, 0);
+      if (column < dim && expert < experts) {
+        weights[tile][n] =
+            __ldcg(reinterpret_cast<const uint4*>(gate + static_cast<int64_t>(expert) * dim + column) + lane % 4);
+      }
     }
   }
 
   ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();
   const int step = gridDim.z * kTileRows;
   int first_row = blockIdx.z * kTileRows;
-  RowTile next = load_row_tile(xs, dim, first_row, rows, column, wanted, lane);
+  RowTile next[kTiles];
+  const auto load = [&](int row) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int column = first_column + tile * kTileColumns;
+      next[tile] = load_row_tile(xs, dim, row, rows, column, column < dim, lane);
+    }
+  };
+  load(first_row);
   for (int buffer = 0; first_row < rows; first_row += step, buffer ^= 1) {
-    const RowTile x = next;
-    next = load_row_tile(xs, dim, first_row + step, rows, column, wanted, lane);
+    const RowTile x[kTiles] = {next[0], next[1]};
+    load(first_row + step);
 #pragma unroll
     for (int n = 0; n < kBlockExperts / 8; ++n) {
       float sum[4] = {};
-      multiply_row_tile(sum, x, weights[n]);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) multiply_row_tile(sum, x[tile], weights[tile][n]);
       store_sums(sums[buffer] + warp * kTileRows * kSumStride, sum, 8 * n, lane);
     }
     // One barrier a tile: the buffer is written again only behind the next tile's.
     __syncthreads();
-    const int row = threadIdx.x / 8, output = threadIdx.x % 8 * 4;
-    if (row < kTileRows && first_row + row < rows) {
-      const float4 total = add_sums<kWarps>(sums[buffer], row, output);
-      const float values[4] = {total.x, total.y, total.z, total.w};
-      const int expert = first_expert + output;
-      float* to = partial + (static_cast<int64_t>(first_row + row) * gridDim.x + blockIdx.x) * experts + expert;
+    const int row = threadIdx.x / kBlockExperts, output = threadIdx.x % kBlockExperts;
+    const int expert = first_expert + output;
+    if (first_row + row < rows && expert < experts) {
+      float total = 0;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (expert + i < experts) to[i] = values[i];
+      for (int part = 0; part < kWarps; ++part) {
+        total += sums[buffer][(part * kTileRows + row) * kSumStride + output];
       }
+      partial[(static_cast<int64_t>(first_row + row) * gridDim.x + blockIdx.x) * experts + expert] = total;
     }
   }
 }
@@ -81,36 +94,39 @@ __device__ __forceinline__ uint32_t order_key(float x) {
 struct Best {
   uint32_t key, expert;
 };
-__device__ __forceinline__ Best best_of(const uint32_t (&keys)[kMostExperts / 32], int lane) {
-  Best best = {0, 0};
+// A tree, because the warp waits for its depth alone.
+template <int kKeys>
+__device__ __forceinline__ Best best_of(const uint32_t (&keys)[kKeys], int lane) {
+  Best best[kKeys];
 #pragma unroll
-  for (int i = 0; i < kMostExperts / 32; ++i) {
-    if (keys[i] > best.key) best = {keys[i], static_cast<uint32_t>(32 * i + lane)};
+  for (int i = 0; i < kKeys; ++i) best[i] = {keys[i], static_cast<uint32_t>(32 * i + lane)};
+#pragma unroll
+  for (int apart = 1; apart < kKeys; apart *= 2) {
+#pragma unroll
+    for (int i = 0; i + apart < kKeys; i += 2 * apart) {
+      if (best[i + apart].key > best[i].key) best[i] = best[i + apart];
+    }
   }
-  return best;
+  return best[0];
 }
 
-// For a warp: lane k gets the expert of place k.
+// For a warp, of at most 32 kKeys experts: lane k gets the expert of place k.
+template <int kKeys>
 __device__ __forceinline__ int choose(const float* biased, int experts, int topk, int lane) {
-  uint32_t keys[kMostExperts / 32];
+  uint32_t keys[kKeys];
 #pragma unroll
-  for (int i = 0; i < kMostExperts / 32; ++i) {
+  for (int i = 0; i < kKeys; ++i) {
     const int expert = 32 * i + lane;
     keys[i] = expert < experts ? order_key(biased[expert]) : 0;
   }
-  Best best = best_of(keys, lane);
   int mine = 0;
   for (int place = 0; place < topk; ++place) {
+    const Best best = best_of(keys, lane);
     const uint32_t key = __reduce_max_sync(0xffffffff, best.key);
     const uint32_t expert = __reduce_min_sync(0xffffffff, best.key == key ? best.expert : 0xffffffffu);
     if (lane == place) mine = static_cast<int>(expert);
-    if (best.key == key && best.expert == expert) {
 #pragma unroll
-      for (int i = 0; i < kMostExperts / 32; ++i) {
-        keys[i] = expert == static_cast<uint32_t>(32 * i + lane) ? 0 : keys[i];
-      }
-      best = best_of(keys, lane);
-    }
+    for (int i = 0; i < kKeys; ++i) keys[i] = expert == static_cast<uint32_t>(32 * i + lane) ? 0 : keys[i];
   }
   return mine;
 }
@@ -127,16 +143,21 @@ struct ChooseArgs {
   float* weights;
 };
 
-__global__ __launch_bounds__(kMostExperts) void choose_experts(ChooseArgs args) {
-  __shared__ float scores[kMostExperts], biased[kMostExperts];
+template <int kKeys>
+__global__ __launch_bounds__(32 * kKeys) void choose_experts(ChooseArgs args) {
+  __shared__ float scores[32 * kKeys], biased[32 * kKeys];
+  ptx::let_next_kernel_start();
   const int expert = threadIdx.x, lane = threadIdx.x % 32;
   const int64_t row = blockIdx.x;
   const bool exists = expert < args.experts;
   const float bias = exists && args.bias != nullptr ? __ldcg(args.bias + expert) : 0.0f;
+  int mine = 0;
+  if (args.tid2eid != nullptr && expert < args.topk) {  // the tokens are the host's, there since before the step
+    mine = static_cast<int>(__ldcg(args.tid2eid + int64_t{__ldcg(args.tokens + row)} * args.topk + expert));
+  }
   ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();
 
-  constexpr int kAtOnce = 24;  // segments asked for at once
+  constexpr int kAtOnce = 12;  // segments asked for at once
   const float* partial = args.partial + row * args.segments * args.experts + expert;
   float z = 0;
   for (int first = 0; first < args.segments; first += kAtOnce) {
@@ -153,12 +174,7 @@ __global__ __launch_bounds__(kMostExperts) void choose_experts(ChooseArgs args) 
   __syncthreads();
   if (threadIdx.x >= 32) return;
 
-  int mine = 0;
-  if (args.tid2eid == nullptr) {
-    mine = choose(biased, args.experts, args.topk, lane);
-  } else if (lane < args.topk) {
-    mine = static_cast<int>(args.tid2eid[int64_t{args.tokens[row]} * args.topk + lane]);
-  }
+  if (args.tid2eid == nullptr) mine = choose<kKeys>(biased, args.experts, args.topk, lane);
   const float score = lane < args.topk ? scores[mine] : 0.0f;
   float sum = 0;
   for (int place = 0; place < args.topk; ++place) sum += __shfl_sync(0xffffffff, score, place);
@@ -199,7 +215,10 @@ void route(const Stage& stage, const RouteArgs& args) {
                              .scale = args.scale,
                              .ids = args.ids,
                              .weights = args.weights};
-  launch(stage, "choose_experts", choose_experts, dim3(rows), dim3((args.experts + 31) / 32 * 32), 0, choose);
+  const auto kernel = args.experts <= 256   ? choose_experts<8>
+                      : args.experts <= 384 ? choose_experts<12>
+                                            : choose_experts<kMostExperts / 32>;
+  launch(stage, "choose_experts", kernel, dim3(rows), dim3((args.experts + 31) / 32 * 32), 0, choose);
 }
 
 }  // namespace onelane::cuda

@@ -20,7 +20,7 @@ __device__ __forceinline__ float block_sum(float x, float* partial) {
 }
 
 // round(sum_j w[j] X[j][d]) for the two dims that word x[j] of copy j holds.
-__device__ __forceinline__ float2 collapse_words(const uint32_t (&x)[kStreams], const float (&w)[kStreams]) {
+__device__ __forceinline__ uint32_t collapse_words(const uint32_t (&x)[kStreams], const float (&w)[kStreams]) {
   float2 sum = make_float2(0, 0);
 #pragma unroll
   for (int j = 0; j < kStreams; ++j) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ float2 collapse_words(const uint32_t (&x)[kStreams], 
     sum.x += w[j] * two.x;
     sum.y += w[j] * two.y;
   }
-  return make_float2(round_bf16(sum.x), round_bf16(sum.y));
+  return ptx::pack_bf16(sum.x, sum.y);
 }
 
 // The same for dims 2 i, 2 i + 1 of a row's stream [4, dim].
@@ -37,7 +37,7 @@ __device__ __forceinline__ float2 collapse_two(const bf16* stream, int dim, cons
 #pragma unroll
   for (int j = 0; j < kStreams; ++j)
     x[j] = reinterpret_cast<const uint32_t*>(stream + static_cast<int64_t>(j) * dim)[i];
-  return collapse_words(x, w);
+  return unpack_bf16(collapse_words(x, w));
 }
 
 // Eight neighbouring dims of each copy: a thread's part of a stream where the copies are read as whole words.
@@ -66,8 +66,7 @@ __device__ __forceinline__ uint4 collapse_eight(const EightDims& dims, const flo
   for (int i = 0; i < 4; ++i) {
     uint32_t x[kStreams];
     words_of(dims, i, x);
-    const float2 two = collapse_words(x, w);
-    out[i] = ptx::pack_bf16(two.x, two.y);
+    out[i] = collapse_words(x, w);
   }
   return make_uint4(out[0], out[1], out[2], out[3]);
 }

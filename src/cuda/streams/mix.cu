@@ -99,12 +99,14 @@ __global__ __launch_bounds__(kWarps * 32) void mix_products(const bf16* stream, 
   }
 }
 
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float sigmoid(float x) { return ptx::reciprocal(1.0f + expf(-x)); }
 
 // From the softmax of the rows, plus eps, to the doubly stochastic comb. The matrix stays as it is: what changes is
 // what its rows and columns are divided by,
 //   comb[j][k] = m[j][k] / (by_row[j] by_column[k]),
-// and dividing a row by its sum plus eps makes by_row[j] = sum_k m[j][k] / by_column[k] + eps by_row[j].
+// and dividing a row by its sum plus eps makes by_row[j] = sum_k m[j][k] / by_column[k] + eps by_row[j]. Iterations
+// that would change no more than the last bits are left out.
+constexpr float kSinkhornRest = 0x1p-21f;
 __device__ __forceinline__ void sinkhorn(float (&m)[kStreams][kStreams], float eps, int iterations) {
   float by_row[kStreams], by_column[kStreams], inverse[kStreams];
 #pragma unroll
@@ -113,13 +115,16 @@ __device__ __forceinline__ void sinkhorn(float (&m)[kStreams][kStreams], float e
     by_column[k] = m[0][k] + m[1][k] + m[2][k] + m[3][k] + eps;
   }
   for (int i = 1; i < iterations; ++i) {
+    bool stays = true;
 #pragma unroll
     for (int k = 0; k < kStreams; ++k) inverse[k] = ptx::reciprocal(by_column[k]);
 #pragma unroll
     for (int j = 0; j < kStreams; ++j) {
+      const float before = by_row[j];
       by_row[j] *= eps;
 #pragma unroll
       for (int k = 0; k < kStreams; ++k) by_row[j] = fmaf(m[j][k], inverse[k], by_row[j]);
+      stays &= fabsf(by_row[j] - before) <= kSinkhornRest * by_row[j];
     }
 #pragma unroll
     for (int j = 0; j < kStreams; ++j) inverse[j] = ptx::reciprocal(by_row[j]);
@@ -129,6 +134,7 @@ __device__ __forceinline__ void sinkhorn(float (&m)[kStreams][kStreams], float e
 #pragma unroll
       for (int j = 0; j < kStreams; ++j) by_column[k] = fmaf(m[j][k], inverse[j], by_column[k]);
     }
+    if (stays) break;
   }
 #pragma unroll
   for (int j = 0; j < kStreams; ++j) {
@@ -140,6 +146,7 @@ __device__ __forceinline__ void sinkhorn(float (&m)[kStreams][kStreams], float e
 struct FinishArgs {
   const bf16* stream;
   int dim;
+  float inverse_dim;
   const float* base;
   const float* scale;
   float norm_eps, mix_eps;
@@ -154,8 +161,8 @@ struct FinishArgs {
 
 // The row's sum of squares and its products with fn, a lane each, as coefficients before their sigmoids and softmax.
 __device__ __forceinline__ float coefficient(const FinishArgs& args, float sum, float scale, float base) {
-  const float mean = __shfl_sync(0xffffffff, sum, kSquares) / (kStreams * args.dim);
-  return sum / sqrtf(mean + args.norm_eps) * scale + base;
+  const float mean = __shfl_sync(0xffffffff, sum, kSquares) * (0.25f * args.inverse_dim);
+  return sum * rsqrtf(mean + args.norm_eps) * scale + base;
 }
 
 __device__ __forceinline__ void make_comb(const FinishArgs& args, float value, int lane, float4* to) {
@@ -164,7 +171,7 @@ __device__ __forceinline__ void make_comb(const FinishArgs& args, float value, i
   const float exponential = expf(value - max);
   float sum = exponential + __shfl_xor_sync(0xffffffff, exponential, 1);
   sum += __shfl_xor_sync(0xffffffff, sum, 2);
-  const float entry = exponential / sum + args.mix_eps;
+  const float entry = exponential * ptx::reciprocal(sum) + args.mix_eps;
   float m[kStreams][kStreams];
 #pragma unroll
   for (int i = 0; i < kStreams * kStreams; ++i) {
@@ -189,22 +196,20 @@ __global__ __launch_bounds__(1024) void mix_finish(FinishArgs args) {
   const bf16* stream = args.stream + row * kStreams * args.dim;
   const auto* norms = reinterpret_cast<const uint4*>(args.norm);
 
-  // Weights, and what is not the work of mix_products: that lets this kernel start when it has itself waited for it.
-  EightDims dims = {};
+  ptx::let_next_kernel_start();
   uint4 norm = {};
-  float4 given = {};
   float scale = 0, base = 0;
-  if (works && thread < eights) {
-    dims = load_eight(stream, args.dim, thread);
-    norm = __ldcg(norms + thread);
-  }
-  if (works && args.collapse_with != nullptr) given = __ldcg(reinterpret_cast<const float4*>(args.collapse_with) + row);
+  if (works && thread < eights) norm = __ldcg(norms + thread);
   if (!works && lane < kMixes) {
     scale = __ldcg(args.scale + min(lane / kStreams, 2));  // pre, post, comb
     base = __ldcg(args.base + lane);
   }
+  // What is not the work of mix_products, too: that lets this kernel start when it has itself waited for it.
+  EightDims dims = {};
+  float4 given = {};
+  if (works && thread < eights) dims = load_eight(stream, args.dim, thread);
+  if (works && args.collapse_with != nullptr) given = __ldcg(reinterpret_cast<const float4*>(args.collapse_with) + row);
   ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();
 
   const float* partial = args.partial + row * args.segments * kSums + lane;
   float sum = 0;
@@ -257,7 +262,7 @@ __global__ __launch_bounds__(1024) void mix_finish(FinishArgs args) {
   if (lane == 0) squares[warp] = square;
   ptx::named_barrier(1, workers);
   square = warp_sum(lane < warps - 1 ? squares[lane] : 0.0f);
-  const float inverse = 1.0f / sqrtf(square / args.dim + args.norm_eps);
+  const float inverse = rsqrtf(square * args.inverse_dim + args.norm_eps);
   for (int i = thread; i < eights; i += workers) {
     const uint4 x = held[i];
     uint32_t out[4];
@@ -287,6 +292,7 @@ void mix_streams(const Stage& stage, const MixArgs& args) {
 
   const FinishArgs finish = {.stream = args.stream,
                              .dim = args.dim,
+                             .inverse_dim = 1.0f / static_cast<float>(args.dim),
                              .base = args.weights.base,
                              .scale = args.weights.scale,
                              .norm_eps = args.norm_eps,

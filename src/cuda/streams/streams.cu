@@ -10,20 +10,21 @@ constexpr int kThreads = 64;  // few, so that a step of few rows spreads over th
 
 __global__ __launch_bounds__(kThreads) void embed_rows(const int32_t* tokens, const uint4* table, int eights,
                                                        uint4* stream) {
-  ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
   const int i = blockIdx.x * kThreads + threadIdx.x;
   const int64_t row = blockIdx.y;
+  uint4 v = {};
+  if (i < eights) v = __ldcg(table + static_cast<int64_t>(__ldcg(tokens + row)) * eights + i);
+  ptx::wait_for_previous_kernel();
   if (i >= eights) return;
-  const uint4 v = table[static_cast<int64_t>(tokens[row]) * eights + i];
 #pragma unroll
   for (int j = 0; j < kStreams; ++j) stream[(row * kStreams + j) * eights + i] = v;
 }
 
 __global__ __launch_bounds__(kThreads) void expand_rows(bf16* streams, int dim, const bf16* ys, const float4* posts,
                                                         const float4* combs) {
-  ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
+  ptx::wait_for_previous_kernel();
   const int i = blockIdx.x * kThreads + threadIdx.x;
   const int64_t row = blockIdx.y;
   if (i >= dim / 8) return;
@@ -64,8 +65,8 @@ __global__ __launch_bounds__(kThreads) void expand_rows(bf16* streams, int dim, 
 }
 
 __global__ __launch_bounds__(kThreads) void tap_rows(const bf16* streams, int dim, bf16* taps, int tap_width) {
-  ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
+  ptx::wait_for_previous_kernel();
   const int i = blockIdx.x * kThreads + threadIdx.x;
   const int64_t row = blockIdx.y;
   if (i >= dim / 8) return;
