@@ -20,7 +20,8 @@ constexpr int kSegment = kWarps * kTileColumns;  // columns of a block
 constexpr int kOutputTiles = kMixes / 8;
 constexpr int kSquares = kMixes;  // the sum of the squares, beside the products
 constexpr int kSums = 32;         // floats of a row's sums over a segment, padded to a line
-constexpr int kAtOnce = 8;        // segments that a warp asks for at once
+constexpr int kAdders = 8;        // a row's segments are added up in so many parts
+constexpr int kAtOnce = 20;       // segments that a warp asks for at once
 
 // The bf16 nearest to two floats, which keep the rest. Three times, and nothing is left of a float.
 __device__ __forceinline__ uint32_t take_bf16(float2& v) {
@@ -187,7 +188,7 @@ __device__ __forceinline__ void make_comb(const FinishArgs& args, float value, i
 // Shared memory: bf16 [dim], the collapsed row.
 __global__ __launch_bounds__(1024) void mix_finish(FinishArgs args) {
   extern __shared__ uint4 held[];
-  __shared__ float sums[32][32], squares[32], own_pre[kStreams];
+  __shared__ float sums[kAdders][32], squares[32], own_pre[kStreams];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const int workers = blockDim.x - 32, eights = args.dim / 8;
   const int thread = threadIdx.x;
@@ -211,25 +212,27 @@ __global__ __launch_bounds__(1024) void mix_finish(FinishArgs args) {
   if (works && args.collapse_with != nullptr) given = __ldcg(reinterpret_cast<const float4*>(args.collapse_with) + row);
   ptx::wait_for_previous_kernel();
 
-  const float* partial = args.partial + row * args.segments * kSums + lane;
-  float sum = 0;
-  for (int first = warp; first < args.segments; first += kAtOnce * warps) {
-    float part[kAtOnce];
+  for (int adder = warp; adder < kAdders; adder += warps) {
+    const float* partial = args.partial + row * args.segments * kSums + lane;
+    float sum = 0;
+    for (int first = adder; first < args.segments; first += kAtOnce * kAdders) {
+      float part[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int segment = first + i * warps;
-      part[i] = lane <= kSquares && segment < args.segments ? __ldcg(partial + segment * kSums) : 0.0f;
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int segment = first + i * kAdders;
+        part[i] = lane <= kSquares && segment < args.segments ? __ldcg(partial + segment * kSums) : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) sum += part[i];
     }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) sum += part[i];
+    sums[adder][lane] = sum;
   }
-  sums[warp][lane] = sum;
   __syncthreads();
   float value = 0;
   if (!works) {
-    sum = 0;
+    float sum = 0;
 #pragma unroll
-    for (int i = 0; i < 32; ++i) sum += i < warps ? sums[i][lane] : 0.0f;
+    for (int i = 0; i < kAdders; ++i) sum += sums[i][lane];
     value = coefficient(args, sum, scale, base);
     if (lane < kStreams) own_pre[lane] = sigmoid(value) + args.mix_eps;
   }
