@@ -234,7 +234,7 @@ bool launch_many(const Stage& stage, Pieces& pieces) {
   int blocks = 0;
   for (int i = 0; i < pieces.count; ++i) {
     Piece& piece = pieces.piece[i];
-    piece.first_block = blocks;
+    pieces.first_block[i] = piece.first_block = blocks;
     piece.blocks = (piece.outs + kOuts - 1) / kOuts * ((piece.rows + kRows - 1) / kRows);
     blocks += piece.blocks;
   }

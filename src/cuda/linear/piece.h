@@ -40,19 +40,20 @@ struct Piece {
 // What one launch can hold.
 struct Pieces {
   static constexpr int kMost = 16;
-  Piece piece[kMost];
   int count;
+  int first_block[kMost];  // of the pieces, near each other
+  Piece piece[kMost];
 };
 
 // The piece that a block works on.
 __device__ __forceinline__ const Piece& piece_of(const Pieces& pieces, int block) {
   int i = 0;
-  while (i + 1 < pieces.count && block >= pieces.piece[i + 1].first_block) ++i;
+  while (i + 1 < pieces.count && block >= pieces.first_block[i + 1]) ++i;
   return pieces.piece[i];
 }
 
 // Segments of a row of whole blocks: as many as leave 256 values to each, 16 at most (the warps of a block of the
-// kernel for few rows).
+// kernel for few rows, or half of them).
 inline int segments_of(int in) {
   int segments = 16;
   while (segments > 1 && in / segments < 256) segments /= 2;
@@ -80,21 +81,28 @@ __device__ __forceinline__ void store_output(const Piece& piece, int row, int ou
 
 // The e4m3 codes of eight values, the block of which neighbouring lanes hold, and their scale: for all lanes of a warp.
 __device__ __forceinline__ uint2 quantise_eight(const uint4& values, int act_shift, uint32_t& scale) {
-  float v[8];
   const uint32_t words[4] = {values.x, values.y, values.z, values.w};
+  // Magnitudes of bf16 are ordered as their bits, those that are not finite above all others.
+  uint32_t most = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) most = __vmaxu2(most, words[i] & 0x7fff7fffu);
+  most = __vmaxu2(most, __shfl_xor_sync(0xffffffff, most, 1));
+  most = __vmaxu2(most, __shfl_xor_sync(0xffffffff, most, 2));
+  if (act_shift == 7) {
+    most = __vmaxu2(most, __shfl_xor_sync(0xffffffff, most, 4));
+    most = __vmaxu2(most, __shfl_xor_sync(0xffffffff, most, 8));
+  }
+  const float amax = __uint_as_float(max(most << 16, most & 0xffff0000u));
+  scale = amax < __uint_as_float(0x7f800000u) ? fp8_scale(amax) : 255;
+  if (scale == 255) return make_uint2(0x7f7f7f7fu, 0x7f7f7f7fu);
+  const float inverse = inverse_e8m0(scale);
+  uint32_t codes[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float2 pair = unpack_bf16(words[i]);
-    v[2 * i] = pair.x;
-    v[2 * i + 1] = pair.y;
+    codes[i] = pack_e4m3(pair.x * inverse, pair.y * inverse);
   }
-  scale = fp8_scale(act_shift == 5 ? block_amax<4>(v) : block_amax<16>(v));
-  if (scale == 255) return make_uint2(0x7f7f7f7fu, 0x7f7f7f7fu);
-  const float inverse = inverse_e8m0(scale);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] *= inverse;
-  return make_uint2(pack_e4m3(v[0], v[1]) | pack_e4m3(v[2], v[3]) << 16, pack_e4m3(v[4], v[5]) | pack_e4m3(v[6], v[7])
-                                                                                                     << 16);
+  return make_uint2(codes[0] | codes[1] << 16, codes[2] | codes[3] << 16);
 }
 
 // -- the kernels' launchers ------------------------------------------------------------------------------------------

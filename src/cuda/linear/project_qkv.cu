@@ -62,6 +62,9 @@ struct NormArgs {
 template <RecordFormat kFormat>
 __global__ void __launch_bounds__(kThreads) norm_rows(const NormArgs args) {
   __shared__ float partial[32];
+  const bf16* norm = blockIdx.y == 1 ? args.q_norm : args.kv_norm;
+  const int line = threadIdx.x * 64;
+  if (line < (blockIdx.y == 1 ? args.q_lora : kHeadDim)) ptx::prefetch(norm + line);
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
   const int64_t row = blockIdx.x;
