@@ -15,13 +15,18 @@ inline constexpr int kStageBytes = 64;               // of a row
 inline constexpr int kRowStride = kStageBytes + 16;  // in shared memory: rows of 16 bytes do not meet in a bank
 inline constexpr int kWeightBytes = 2 * kTileRows * kRowStride;
 inline constexpr int kScaleBytes = 4 * 2 * kTileRows * 4;  // a word for each block and row
-template <int kGroups>                                     // of 8 columns
-inline constexpr int kSlotBytes = kWeightBytes + kScaleBytes + kGroups * (1024 + 128);
+// Of the codes of activations, for kGroups times 8 columns. Those of one group stay in the first-level cache from unit
+// to unit, and are read from there.
+template <int kGroups>
+inline constexpr int kCodeBytes = kGroups == 1 ? 0 : kGroups * 1024;
+template <int kGroups>
+inline constexpr int kSlotBytes = kWeightBytes + kScaleBytes + kCodeBytes<kGroups> + kGroups * 128;
 
 // How a matrix lies in memory.
 struct Layout {
   bool fp4;
   bool quads;  // fp4 whose scales of four blocks are an aligned word
+  bool pairs;  // fp8 of whole stages
   int32_t row_bytes;
   int32_t scale_row;    // scales of a row
   int32_t row_shift;    // rows that share scales, as a power of two
@@ -42,7 +47,7 @@ struct Rows {
   __device__ __forceinline__ int blocks_per_stage() const { return layout.fp4 ? 4 : 2; }
 };
 
-// What the lane copies of an activation row: none where row < 0.
+// Codes and scales of the activations, by row.
 struct Activations {
   const uint8_t* codes;
   const float* factors;
@@ -54,8 +59,9 @@ struct Activations {
 
 // The stages of the warp's segment: whole quads of blocks, as many for every warp as there are.
 struct Segment {
-  int first, last;
+  int first = 0, last = 0;
 
+  Segment() = default;
   __device__ __forceinline__ Segment(const Layout& layout, int blocks, int warp) {
     const int quads = (blocks + 3) / 4, share = (quads + kSegments - 1) / kSegments;
     const int begin = min(warp * share, quads), end = min(begin + share, quads);
@@ -97,7 +103,7 @@ struct Walk {
 };
 
 // Starts copies of stage `stage` into `slot`, whatever the layout. `code_rows` are of the lane's column lane / 4,
-// `factor_rows` of lane % 8.
+// `factor_rows` of lane % 8; none where a row < 0.
 template <int kGroups>
 __device__ __forceinline__ void copy_stage(uint32_t slot, const Rows& rows, const Activations& x, int stage,
                                            const int (&code_rows)[kGroups], const int (&factor_rows)[kGroups]) {
@@ -132,10 +138,10 @@ __device__ __forceinline__ void copy_stage(uint32_t slot, const Rows& rows, cons
       ptx::store_shared(to, ptx::load_byte(byte) << (8 * inside));
     }
   }
-  const uint32_t codes = scales + kScaleBytes, factors = codes + kGroups * 1024;
+  const uint32_t codes = scales + kScaleBytes, factors = codes + kCodeBytes<kGroups>;
 #pragma unroll
   for (int n = 0; n < kGroups; ++n) {
-    if (code_rows[n] >= 0) {
+    if (kCodeBytes<kGroups> > 0 && code_rows[n] >= 0) {
       const uint8_t* from =
           x.codes + code_rows[n] * x.code_row + (rows.layout.fp4 ? stage : stage / 2) * 128 + lane % 4 * 32;
       const uint32_t to = codes + n * 1024 + lane * 16;
@@ -154,9 +160,9 @@ __device__ __forceinline__ void copy_stage(uint32_t slot, const Rows& rows, cons
   }
 }
 
-// The same of quads, by addresses that only advance; of the lane.
+// The same of quads and, without the weights' scales, of pairs, by addresses that only advance; of the lane.
 template <int kGroups>
-struct QuadSource {
+struct SteadySource {
   const std::byte* weights[2];
   uint32_t to_other_half;  // 8 rows on
   const uint8_t* scale;
@@ -164,10 +170,11 @@ struct QuadSource {
   const float* factors[kGroups];
   int factor_step;
 
-  QuadSource() = default;
-  __device__ __forceinline__ QuadSource(const Rows& rows, const Activations& x, int stage,
-                                        const int (&code_rows)[kGroups], const int (&factor_rows)[kGroups]) {
+  SteadySource() = default;
+  __device__ __forceinline__ SteadySource(const Rows& rows, const Activations& x, int stage,
+                                          const int (&code_rows)[kGroups], const int (&factor_rows)[kGroups]) {
     const int lane = threadIdx.x % 32;
+    const int quad = rows.layout.fp4 ? stage : stage / 2;
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
       weights[m] =
@@ -181,10 +188,10 @@ struct QuadSource {
             stage * 4;
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
-      codes[n] = code_rows[n] < 0 ? nullptr : x.codes + code_rows[n] * x.code_row + (stage * 128 + lane % 4 * 32);
+      codes[n] = code_rows[n] < 0 ? nullptr : x.codes + code_rows[n] * x.code_row + (quad * 128 + lane % 4 * 32);
       factors[n] = factor_rows[n] < 0 ? nullptr
                                       : x.factors + static_cast<int64_t>(factor_rows[n]) * x.factor_row +
-                                            ((4 * stage + lane / 8) >> x.factor_shift);
+                                            ((4 * quad + lane / 8) >> x.factor_shift);
     }
     factor_step = 4 >> x.factor_shift;
   }
@@ -194,14 +201,15 @@ struct QuadSource {
 #pragma unroll
     for (int m = 0; m < 2; ++m) weights[m] += count * layout.row_bytes - stages * kStageBytes;
     scale += count * layout.scale_row - stages * 4;
+    const int quads = layout.fp4 ? stages : stages / 2;
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
-      if (codes[n] != nullptr) codes[n] -= stages * 128;
-      if (factors[n] != nullptr) factors[n] -= stages * factor_step;
+      if (kCodeBytes<kGroups> > 0 && codes[n] != nullptr) codes[n] -= quads * 128;
+      if (factors[n] != nullptr) factors[n] -= quads * factor_step;
     }
   }
 
-  __device__ __forceinline__ void copy(uint32_t slot) {
+  __device__ __forceinline__ void copy_weights(uint32_t slot) {
     const int lane = threadIdx.x % 32;
     const uint32_t to = slot + lane / 4 * kRowStride + lane % 4 * 16;
 #pragma unroll
@@ -210,14 +218,18 @@ struct QuadSource {
       ptx::copy_async<16>(to + (m * kTileRows + 8) * kRowStride, weights[m] + to_other_half);
       weights[m] += kStageBytes;
     }
+  }
+  __device__ __forceinline__ void copy_quad(uint32_t slot) {
+    copy_weights(slot);
+    const int lane = threadIdx.x % 32;
     const uint32_t scales = slot + kWeightBytes;
     ptx::copy_async<4>(scales + lane * 4, scale);
     scale += 4;
     const uint32_t to_codes = scales + kScaleBytes + lane * 16;
-    const uint32_t to_factors = scales + kScaleBytes + kGroups * 1024 + lane * 4;
+    const uint32_t to_factors = scales + kScaleBytes + kCodeBytes<kGroups> + lane * 4;
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
-      if (codes[n] != nullptr) {
+      if (kCodeBytes<kGroups> > 0 && codes[n] != nullptr) {
         ptx::copy_async<16>(to_codes + n * 1024, codes[n]);
         ptx::copy_async<16>(to_codes + n * 1024 + 512, codes[n] + 16);
         codes[n] += 128;
@@ -226,6 +238,24 @@ struct QuadSource {
         ptx::copy_async<4>(to_factors + n * 128, factors[n]);
         factors[n] += factor_step;
       }
+    }
+  }
+  __device__ __forceinline__ void copy_pair(uint32_t slot, int stage, const Activations& x) {
+    copy_weights(slot);
+    const int lane = threadIdx.x % 32;
+    const uint32_t to_codes = slot + kWeightBytes + kScaleBytes + lane * 16;
+    const uint32_t to_factors = slot + kWeightBytes + kScaleBytes + kCodeBytes<kGroups> + lane * 4;
+    const int in_quad = stage % 2;
+#pragma unroll
+    for (int n = 0; n < kGroups; ++n) {
+      if (kCodeBytes<kGroups> > 0 && codes[n] != nullptr) {
+        ptx::copy_async<16>(to_codes + n * 1024, codes[n] + in_quad * 16);
+        codes[n] += in_quad * 128;
+      }
+      if (factors[n] != nullptr && lane < 16) {
+        ptx::copy_async<4>(to_factors + n * 128, factors[n] + (x.factor_shift == 0 ? in_quad * 2 : 0));
+      }
+      if (factors[n] != nullptr) factors[n] += in_quad * factor_step;
     }
   }
 };

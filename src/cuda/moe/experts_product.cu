@@ -56,6 +56,16 @@ __device__ __forceinline__ Rows rows_of(const ProductArgs<kWidth>& args, const T
   return rows;
 }
 
+// The row of the activations that a column has; -1: none.
+template <bool kDown, int kWidth>
+__device__ __forceinline__ int row_of(const ProductArgs<kWidth>& args, const Tile<kWidth>& tile, int column) {
+  if (column >= tile.count) return -1;
+  const int pair = tile.pairs[column];
+  if (kDown) return pair;
+  return pair < args.routed_pairs ? static_cast<int>(static_cast<uint32_t>(pair) * args.row_magic >> 32)
+                                  : pair - args.routed_pairs;
+}
+
 // The copying end of a warp's ring.
 template <bool kDown, int kGroups, int kSlots>
 class Copier {
@@ -72,25 +82,19 @@ class Copier {
 
   // For all lanes, which are done with what the slot had.
   __device__ __forceinline__ void copy_next() {
-    if (walk_.left > 0) {
+    if (left_ > 0) {
       if (quads_) {
-        source_.copy(to_);
+        source_.copy_quad(to_);
+      } else if (steady_) {
+        source_.copy_pair(to_, last_stage_ - left_, args_.x);
       } else {
         const Tile<kWidth>& tile = tiles_[walk_.tile];
         int code_rows[kGroups], factor_rows[kGroups];
         find_rows(tile, code_rows, factor_rows);
-        copy_stage<kGroups>(to_, rows_of<kDown>(args_, tile, walk_.part), args_.x, stage_, code_rows, factor_rows);
+        const Rows rows = rows_of<kDown>(args_, tile, walk_.part);
+        copy_stage<kGroups>(to_, rows, args_.x, last_stage_ - left_, code_rows, factor_rows);
       }
-      if (++stage_ == last_stage_) {
-        const bool same_tile = walk_.next(args_);
-        if (same_tile && quads_) {
-          const Layout& layout = shared_ ? args_.shared : args_.routed;
-          source_.next_rows(layout, kDown ? 2 * kTileRows : kTileRows, last_stage_ - first_stage_);
-          stage_ = first_stage_;
-        } else {
-          begin_unit();
-        }
-      }
+      if (--left_ == 0) next_unit();
     }
     ptx::copies_commit();
     to_ += kSlotBytes<kGroups>;
@@ -98,49 +102,56 @@ class Copier {
   }
 
  private:
+  __device__ __forceinline__ void next_unit() {
+    const bool same_tile = walk_.next(args_);
+    if (!same_tile || !steady_) {
+      begin_unit();
+    } else if (walk_.left > 0) {
+      const Layout& layout = shared_ ? args_.shared : args_.routed;
+      source_.next_rows(layout, kDown ? 2 * kTileRows : kTileRows, stages_);
+      left_ = stages_;
+    }
+  }
   __device__ __forceinline__ void begin_unit() {
     if (walk_.left <= 0) return;
     const Tile<kWidth>& tile = tiles_[walk_.tile];
     const Rows rows = rows_of<kDown>(args_, tile, walk_.part);
     const Segment segment(rows.layout, args_.x.blocks, threadIdx.x / 32);
-    stage_ = first_stage_ = segment.first;
     last_stage_ = segment.last;
-    if (segment.first == segment.last) walk_.left = 0;  // as in every other unit
+    left_ = stages_ = segment.last - segment.first;  // none: as in every other unit
     shared_ = tile.shared != 0;
     quads_ = rows.layout.quads;
-    if (!quads_) return;
+    steady_ = quads_ || rows.layout.pairs;
+    if (!steady_) return;
     int code_rows[kGroups], factor_rows[kGroups];
     find_rows(tile, code_rows, factor_rows);
-    source_ = QuadSource<kGroups>(rows, args_.x, stage_, code_rows, factor_rows);
+    source_ = SteadySource<kGroups>(rows, args_.x, segment.first, code_rows, factor_rows);
   }
   __device__ __forceinline__ void find_rows(const Tile<kWidth>& tile, int (&code_rows)[kGroups],
                                             int (&factor_rows)[kGroups]) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
-      code_rows[n] = row_of(tile, 8 * n + lane / 4);
-      factor_rows[n] = row_of(tile, 8 * n + lane % 8);
+      code_rows[n] = row_of<kDown>(args_, tile, 8 * n + lane / 4);
+      factor_rows[n] = row_of<kDown>(args_, tile, 8 * n + lane % 8);
     }
   }
-  __device__ __forceinline__ int row_of(const Tile<kWidth>& tile, int column) const {
-    if (column >= tile.count) return -1;
-    const int pair = tile.pairs[column];
-    if (kDown) return pair;
-    return pair < args_.routed_pairs ? static_cast<int>(static_cast<uint32_t>(pair) * args_.row_magic >> 32)
-                                     : pair - args_.routed_pairs;
-  }
-
   const ProductArgs<kWidth>& args_;
   const Tile<kWidth>* tiles_;
   uint32_t ring_, to_;
   Walk walk_;
-  int stage_ = 0, first_stage_ = 0, last_stage_ = 0;
-  bool quads_ = false, shared_ = false;
-  QuadSource<kGroups> source_;
+  int left_ = 0, stages_ = 0, last_stage_ = 0;  // of the unit: to be copied, all, the last one's end
+  bool quads_ = false, steady_ = false, shared_ = false;
+  SteadySource<kGroups> source_;
 };
 
 template <int kGroups>
 constexpr int kSumFloats = kWarps * 2 * kGroups * 128;
+
+template <int kGroups>
+constexpr int kSumPlaces = kGroups == 1 ? 2 : 1;
+template <int kGroups>
+constexpr int kSumBytes = kSumPlaces<kGroups> * kSumFloats<kGroups> * sizeof(float);
 
 template <int kGroups>
 __device__ __forceinline__ float add_segments(const float* sums, int m, int row, int column) {
@@ -182,8 +193,7 @@ __global__ void __launch_bounds__(kThreads, kGroups == 1 ? 2 : 1)
   extern __shared__ __align__(128) std::byte memory[];
   float* sums = reinterpret_cast<float*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint32_t ring =
-      ptx::shared_address(memory) + kSumFloats<kGroups> * sizeof(float) + warp * kSlots * kSlotBytes<kGroups>;
+  const uint32_t ring = ptx::shared_address(memory) + kSumBytes<kGroups> + warp * kSlots * kSlotBytes<kGroups>;
   if constexpr (!kDown) {
     const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
     const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
@@ -209,8 +219,7 @@ __global__ void __launch_bounds__(kThreads, kGroups == 1 ? 2 : 1)
   const ThisTile* tiles = args.tiles;
   if constexpr (kGroups == 1) {
     if (tile_count <= kTilesAtHand) {
-      uint2* to = reinterpret_cast<uint2*>(memory + kSumFloats<kGroups> * sizeof(float) +
-                                           kWarps * kSlots * kSlotBytes<kGroups>);
+      uint2* to = reinterpret_cast<uint2*>(memory + kSumBytes<kGroups> + kWarps * kSlots * kSlotBytes<kGroups>);
       const uint2* from = reinterpret_cast<const uint2*>(args.tiles);
       const int words = tile_count * static_cast<int>(sizeof(ThisTile) / sizeof(uint2));
       for (int i = threadIdx.x; i < words; i += kThreads) to[i] = from[i];
@@ -220,38 +229,65 @@ __global__ void __launch_bounds__(kThreads, kGroups == 1 ? 2 : 1)
   }
   Walk walk(args, tile_count);
   Copier<kDown, kGroups, kSlots> copier(args, tiles, walk, ring);
+  const LanePlaces at;
   uint32_t slot = ring;
+  int of_tile = -1, live = 0;
+  Segment segment;
+  const uint8_t* codes = nullptr;  // of the lane's column
   for (int turn = 0; walk.left > 0; walk.next(args), ++turn) {
     const ThisTile& tile = tiles[walk.tile];
-    const Layout layout = tile.shared != 0 ? args.shared : args.routed;
-    const Segment segment(layout, args.x.blocks, warp);
-    const int live = (tile.count + 7) / 8;
-    Totals<kGroups> totals = {};
-    for (int stage = segment.first; stage < segment.last; ++stage) {
-      __syncwarp();
-      copier.copy_next();
-      wait_for_copies<kSlots - 1>();
-      __syncwarp();
-      if (layout.quads) {
-        if (args.x.factor_shift == 2) {
-          add_quad<kGroups, true>(totals, slot, live);
-        } else {
-          add_quad<kGroups, false>(totals, slot, live);
-        }
-      } else {
-        const Rows rows = rows_of<kDown>(args, tile, walk.part);
-        if (layout.fp4) {
-          add_stage<kGroups, true>(totals, slot, rows, stage, args.x.blocks, live);
-        } else {
-          add_stage<kGroups, false>(totals, slot, rows, stage, args.x.blocks, live);
-        }
+    const Layout& layout = tile.shared != 0 ? args.shared : args.routed;
+    if (of_tile != walk.tile) {
+      of_tile = walk.tile;
+      live = (tile.count + 7) / 8;
+      segment = Segment(layout, args.x.blocks, warp);
+      if constexpr (kCodeBytes<kGroups> == 0) {
+        // Columns that are not there take part as the first one.
+        const int column = lane / 4 < tile.count ? lane / 4 : 0;
+        codes = args.x.codes + row_of<kDown>(args, tile, column) * args.x.code_row + lane % 4 * 32;
       }
-      slot += kSlotBytes<kGroups>;
-      if (slot == ring + kSlots * kSlotBytes<kGroups>) slot = ring;
+    }
+    Totals<kGroups> totals = {};
+    const Rows rows = layout.quads ? Rows() : rows_of<kDown>(args, tile, walk.part);
+    // `load` is called before the wait for the stage's copies, and what it returns goes to `add`.
+    const auto stages = [&](const auto& load, const auto& add) {
+      for (int stage = segment.first; stage < segment.last; ++stage) {
+        const auto loaded = load(stage);
+        __syncwarp();
+        copier.copy_next();
+        wait_for_copies<kSlots - 1>();
+        __syncwarp();
+        add(stage, loaded);
+        slot += kSlotBytes<kGroups>;
+        if (slot == ring + kSlots * kSlotBytes<kGroups>) slot = ring;
+      }
+    };
+    if (layout.quads) {
+      const auto load = [&](int stage) { return QuadCodes<kGroups>(codes + stage * 128); };
+      if (args.x.factor_shift == 2) {
+        stages(load, [&](int, const auto& own) { add_quad<kGroups, true>(totals, slot, live, at, own.of); });
+      } else {
+        stages(load, [&](int, const auto& own) { add_quad<kGroups, false>(totals, slot, live, at, own.of); });
+      }
+    } else if (layout.pairs) {
+      stages([&](int stage) { return PairOperands<kGroups>(codes + (stage / 2 * 128 + stage % 2 * 16), rows, stage); },
+             [&](int, const auto& own) { add_pair<kGroups>(totals, slot, live, at, own.codes, own.scale); });
+    } else {
+      stages([](int) { return 0; },
+             [&](int stage, int) {
+               if (layout.fp4) {
+                 add_stage<kGroups, true>(totals, slot, rows, stage, args.x.blocks, live, codes);
+               } else {
+                 add_stage<kGroups, false>(totals, slot, rows, stage, args.x.blocks, live, codes);
+               }
+             });
     }
     const float scale = layout.fp4 ? kE2m1AsE4m3 : 1.0f;
-    __syncthreads();  // the last unit's sums have been read
-    float* mine = sums + warp * 2 * kGroups * 128 + lane / 4 * 8 + lane % 4 * 2;
+    // With two places for sums the barrier below is enough: nobody passes that of the next unit before all have read
+    // those of this one.
+    float* of_unit = sums + (kSumPlaces<kGroups> == 2 ? turn % 2 * kSumFloats<kGroups> : 0);
+    if constexpr (kSumPlaces<kGroups> == 1) __syncthreads();
+    float* mine = of_unit + warp * 2 * kGroups * 128 + lane / 4 * 8 + lane % 4 * 2;
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -264,7 +300,7 @@ __global__ void __launch_bounds__(kThreads, kGroups == 1 ? 2 : 1)
     }
     __syncthreads();
     // Few columns keep one warp busy; not always the same.
-    finish_unit<kDown, kGroups>(args, tile, walk.part, sums, (warp + turn) % kWarps * 32 + lane);
+    finish_unit<kDown, kGroups>(args, tile, walk.part, of_unit, (warp + turn) % kWarps * 32 + lane);
   }
 }
 
@@ -272,6 +308,7 @@ Layout layout_of(const Matrix& w, bool quads) {
   Layout layout = {};
   layout.fp4 = w.kind == Matrix::Kind::kFp4;
   layout.quads = layout.fp4 && quads && w.in % 128 == 0;
+  layout.pairs = w.kind == Matrix::Kind::kFp8 && w.in % 128 == 0;
   layout.row_bytes = layout.fp4 ? w.in / 2 : w.in;
   const int edge = layout.fp4 ? 32 : w.block;
   layout.scale_row = (w.in + edge - 1) / edge;
@@ -304,8 +341,8 @@ void multiply(const ExpertsCall& call, ProductArgs<8 * kGroups> args, const Oper
   args.out = operands.out;
   args.out_width = kDown ? a.dim : a.inter;
   args.units_per_tile = args.out_width / (kDown ? 2 * kTileRows : kTileRows);
-  constexpr size_t kBytes = kSumFloats<kGroups> * sizeof(float) + kWarps * kSlots * kSlotBytes<kGroups> +
-                            (kGroups == 1 ? kTilesAtHand * sizeof(Tile<8>) : 0);
+  constexpr size_t kBytes =
+      kSumBytes<kGroups> + kWarps * kSlots * kSlotBytes<kGroups> + (kGroups == 1 ? kTilesAtHand * sizeof(Tile<8>) : 0);
   const int64_t most = static_cast<int64_t>(max_tiles<8 * kGroups>(call)) * args.units_per_tile;
   const int blocks = call.stage->processors * (kGroups == 1 ? 2 : 1);
   const auto grid = static_cast<unsigned>(std::min<int64_t>(most, blocks));

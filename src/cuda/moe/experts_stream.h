@@ -12,8 +12,11 @@
 namespace onelane::cuda::moe {
 
 // e2m1 -> e4m3 of 2^-6 times the value, even and odd nibbles.
+__device__ __forceinline__ uint32_t lower_e2m1_to_e4m3(uint32_t v) {
+  return (v << 4 & 0x80808080u) | (v << 2 & 0x1c1c1c1cu);
+}
 __device__ __forceinline__ uint32_t upper_e2m1_to_e4m3(uint32_t v) {
-  return (v & 0x80808080u) | ((v & 0x70707070u) >> 2);
+  return (v & 0x80808080u) | (v >> 2 & 0x1c1c1c1cu);
 }
 inline constexpr float kE2m1AsE4m3 = 64.0f;
 
@@ -26,6 +29,12 @@ struct Totals {
 __device__ __forceinline__ float2 load_shared_two(uint32_t address) {
   float2 v;
   asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ uint2 load_shared_words(uint32_t address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
   return v;
 }
 
@@ -62,24 +71,72 @@ struct WeightBlock {
   }
 };
 
+// A number that the compiler has to keep instead of finding it anew.
+__device__ __forceinline__ uint32_t keep(uint32_t v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
+
+// Where a lane finds its part of a slot.
+struct LanePlaces {
+  uint32_t matrices, sixteen, scales, factors;
+
+  __device__ __forceinline__ LanePlaces() {
+    const uint32_t lane = threadIdx.x % 32;
+    matrices = keep(lane % 16 * kRowStride + lane / 16 * 16);
+    sixteen = keep(lane * 16);
+    scales = keep(kWeightBytes + lane / 4 * 16);
+    factors = keep(kWeightBytes + kScaleBytes + lane % 4 * 8);
+  }
+};
+
 // Weight scales of a stage of quads in `slot`, from words of codes to floats: of row r of both times 16 at 16 r.
-__device__ __forceinline__ void expand_scales(uint32_t slot) {
-  const uint32_t scales = slot + kWeightBytes, lane = threadIdx.x % 32;
-  const uint32_t word = ptx::load_shared(scales + lane * 4);
+__device__ __forceinline__ void expand_scales(uint32_t slot, const LanePlaces& at) {
+  const uint32_t word = ptx::load_shared(slot + kWeightBytes + at.sixteen / 4);
   __syncwarp();
-  ptx::store_shared(scales + lane * 16, make_uint4(word << 23 & 0x7f800000u, word << 15 & 0x7f800000u,
-                                                   word << 7 & 0x7f800000u, word >> 1 & 0x7f800000u));
+  ptx::store_shared(slot + kWeightBytes + at.sixteen, make_uint4(word << 23 & 0x7f800000u, word << 15 & 0x7f800000u,
+                                                                 word << 7 & 0x7f800000u, word >> 1 & 0x7f800000u));
   __syncwarp();
 }
 
-// Adds the stage of quads in `slot`. kOneFactor: activations have one scale for the quad, applied to its sum; else one
-// for each block.
+// What a lane takes past its ring: the codes of its column, where they are not copied, and scales of weights.
+template <int kGroups>
+struct QuadCodes {
+  uint4 of[2] = {};
+
+  __device__ __forceinline__ explicit QuadCodes(const uint8_t* codes) {
+    if constexpr (kCodeBytes<kGroups> == 0) {
+      of[0] = *reinterpret_cast<const uint4*>(codes);
+      of[1] = *reinterpret_cast<const uint4*>(codes + 16);
+    }
+  }
+};
+template <int kGroups>
+struct PairOperands {
+  uint4 codes = {};
+  float scale[2][2];
+
+  __device__ __forceinline__ PairOperands(const uint8_t* from, const Rows& rows, int stage) {
+    if constexpr (kCodeBytes<kGroups> == 0) codes = *reinterpret_cast<const uint4*>(from);
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+#pragma unroll
+      for (int b = 0; b < 2; ++b) {
+        scale[m][b] = e8m0_to_float(ptx::load_byte(rows.scale[m] + rows.scale_index(m, 0, 2 * stage + b)));
+      }
+    }
+  }
+};
+
+// Adds the stage of quads in `slot`; `own` are the codes if they are not in there. kOneFactor: activations have one
+// scale for the quad, applied to its sum; else one for each block.
 template <int kGroups, bool kOneFactor>
-__device__ __forceinline__ void add_quad(Totals<kGroups>& totals, uint32_t slot, int live) {
-  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  expand_scales(slot);
-  const uint32_t scales = slot + kWeightBytes, codes = scales + kScaleBytes;
-  const uint32_t factors = codes + kGroups * 1024 + t * 8;
+__device__ __forceinline__ void add_quad(Totals<kGroups>& totals, uint32_t slot, int live, const LanePlaces& at,
+                                         const uint4 (&own)[2]) {
+  expand_scales(slot, at);
+  const uint32_t matrices = slot + at.matrices, scales = slot + at.scales;
+  const uint32_t codes = slot + kWeightBytes + kScaleBytes + at.sixteen;
+  const uint32_t factors = slot + at.factors + kCodeBytes<kGroups>;
   Totals<kGroups> quad;
 #pragma unroll
   for (int pair = 0; pair < 2; ++pair) {
@@ -87,16 +144,16 @@ __device__ __forceinline__ void add_quad(Totals<kGroups>& totals, uint32_t slot,
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
       if (kGroups > 1 && n >= live) break;
-      x[n] = ptx::load_shared_four(codes + n * 1024 + pair * 512 + lane * 16);
+      x[n] = kCodeBytes<kGroups> > 0 ? ptx::load_shared_four(codes + n * 1024 + pair * 512) : own[pair];
     }
     uint32_t words[2][4];  // [m][row g, g + 8 of the first block, then of the second]
     float2 scale[2][2];
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
-      ptx::load_matrices(words[m], slot + (m * kTileRows + lane % 16) * kRowStride + (2 * pair + lane / 16) * 16);
+      ptx::load_matrices(words[m], matrices + (m * kTileRows * kRowStride + pair * 32));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        scale[m][half] = load_shared_two(scales + (m * kTileRows + g + 8 * half) * 16 + pair * 8);
+        scale[m][half] = load_shared_two(scales + (m * kTileRows + 8 * half) * 16 + pair * 8);
       }
     }
 #pragma unroll
@@ -107,7 +164,7 @@ __device__ __forceinline__ void add_quad(Totals<kGroups>& totals, uint32_t slot,
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const uint32_t word = words[m][2 * second + half];
-          even[m][half] = upper_e2m1_to_e4m3(word << 4);
+          even[m][half] = lower_e2m1_to_e4m3(word);
           odd[m][half] = upper_e2m1_to_e4m3(word);
         }
       }
@@ -155,14 +212,54 @@ __device__ __forceinline__ void add_quad(Totals<kGroups>& totals, uint32_t slot,
   }
 }
 
-// Adds the stage in `slot`, of any layout.
+// Adds the stage of pairs in `slot`, with the weights' scales: [m][block].
+template <int kGroups>
+__device__ __forceinline__ void add_pair(Totals<kGroups>& totals, uint32_t slot, int live, const LanePlaces& at,
+                                         const uint4& own, const float (&scale)[2][2]) {
+  const int lane = threadIdx.x % 32;
+  const uint32_t rows = slot + (lane / 4 * kRowStride + lane % 4 * 8);
+  const uint32_t codes = slot + kWeightBytes + kScaleBytes + at.sixteen;
+  const uint32_t factors = slot + at.factors + kCodeBytes<kGroups>;
+#pragma unroll
+  for (int b = 0; b < 2; ++b) {
+    uint32_t even[2][2], odd[2][2];
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint2 words = load_shared_words(rows + ((m * kTileRows + 8 * half) * kRowStride + b * 32));
+        even[m][half] = ptx::permute(words.x, words.y, 0x6420);
+        odd[m][half] = ptx::permute(words.x, words.y, 0x7531);
+      }
+    }
+    const WeightBlock weights(even, odd);
+#pragma unroll
+    for (int n = 0; n < kGroups; ++n) {
+      if (kGroups > 1 && n >= live) break;
+      const uint4 x = kCodeBytes<kGroups> > 0 ? ptx::load_shared_four(codes + n * 1024) : own;
+      float sum[2][4];
+      weights.multiply(b == 0 ? x.x : x.z, b == 0 ? x.y : x.w, sum);
+      const float2 factor = load_shared_two(factors + n * 128 + b * 32);
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& total = totals.of[m][n][i];
+          total = __fmaf_rn(sum[m][i], __fmul_rn(scale[m][b], i % 2 == 0 ? factor.x : factor.y), total);
+        }
+      }
+    }
+  }
+}
+
+// Adds the stage in `slot`, of any layout; `own` is where the lane's codes of the row are if they are not in there.
 template <int kGroups, bool kFp4>
 __device__ __forceinline__ void add_stage(Totals<kGroups>& totals, uint32_t slot, const Rows& rows, int stage,
-                                          int all_blocks, int live) {
+                                          int all_blocks, int live, const uint8_t* own) {
   constexpr int kBlocks = kFp4 ? 4 : 2;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const uint32_t scales = slot + kWeightBytes, codes = scales + kScaleBytes;
-  const uint32_t factors = codes + kGroups * 1024 + t * 8;
+  const uint32_t factors = codes + kCodeBytes<kGroups> + t * 8;
   const int count = min(kBlocks, all_blocks - stage * kBlocks);
 #pragma unroll 1
   for (int b = 0; b < count; ++b) {
@@ -176,7 +273,7 @@ __device__ __forceinline__ void add_stage(Totals<kGroups>& totals, uint32_t slot
         const uint32_t at = slot + (m * kTileRows + row) * kRowStride;
         if constexpr (kFp4) {
           const uint32_t word = ptx::load_shared(at + b * 16 + t * 4);
-          even[m][half] = upper_e2m1_to_e4m3(word << 4);
+          even[m][half] = lower_e2m1_to_e4m3(word);
           odd[m][half] = upper_e2m1_to_e4m3(word);
         } else {
           const uint32_t low = ptx::load_shared(at + b * 32 + t * 8), high = ptx::load_shared(at + b * 32 + t * 8 + 4);
@@ -194,9 +291,16 @@ __device__ __forceinline__ void add_stage(Totals<kGroups>& totals, uint32_t slot
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
       if (kGroups > 1 && n >= live) break;
-      const uint32_t x = codes + n * 1024 + b / 2 * 512 + lane * 16 + b % 2 * 8;
+      uint2 x = {};
+      if constexpr (kCodeBytes<kGroups> > 0) {
+        const uint32_t from = codes + n * 1024 + b / 2 * 512 + lane * 16 + b % 2 * 8;
+        x = make_uint2(ptx::load_shared(from), ptx::load_shared(from + 4));
+      } else if (own != nullptr) {
+        const int block = stage * kBlocks + b;
+        x = *reinterpret_cast<const uint2*>(own + block / 4 * 128 + block % 4 * 8);
+      }
       float sum[2][4];
-      weights.multiply(ptx::load_shared(x), ptx::load_shared(x + 4), sum);
+      weights.multiply(x.x, x.y, sum);
       const float2 factor = load_shared_two(factors + n * 128 + b * 32);
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
