@@ -219,4 +219,6 @@ StageCost cost_of(const MarkovArgs& args) {
   return cost;
 }
 
+StageCost cost_of(const ChooseArgs& args) { return {.bytes = 4.0 * args.count * args.vocab}; }
+
 }  // namespace onelane

@@ -47,5 +47,6 @@ StageCost cost_of(const StepRows& rows, const EngramArgs& args);
 StageCost cost_of(const StepRows& rows, const HeadArgs& args);
 StageCost cost_of(const StepRows& rows, const MainInputArgs& args);
 StageCost cost_of(const MarkovArgs& args);
+StageCost cost_of(const ChooseArgs& args);
 
 }  // namespace onelane

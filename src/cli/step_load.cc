@@ -54,7 +54,8 @@ StepLoad::StepLoad(const Model& model, StepMeter& meter, const Sizes& sizes, uin
       greedy_({.temperature = 0}),
       table_width_(sizes.sequence_pages),
       page_table_(static_cast<size_t>(sizes.sequences * sizes.sequence_pages)),
-      logits_(static_cast<size_t>(sizes.logit_rows) * static_cast<size_t>(model.spec.vocab) * sizeof(float)) {
+      logits_(static_cast<size_t>(sizes.logit_rows) * static_cast<size_t>(model.spec.vocab) * sizeof(float),
+              meter.shared_memory()) {
   logit_rows_.resize(static_cast<size_t>(sizes.rows));
   std::iota(logit_rows_.begin(), logit_rows_.end(), 0);
   fill_rings();
@@ -176,6 +177,7 @@ void StepLoad::draft(const StepShape& shape, int draw) {
   const auto all = logits_.as<float>();
   forward_.draft(step_, all.data());
   const auto vocab = static_cast<size_t>(model_.spec.vocab);
+  meter_.part("chain");
   for (const Chain& chain : chains) {
     choose_drafts(forward_, chain.first_row, chain.anchor, shape.context,
                   all.subspan(static_cast<size_t>(chain.first_row) * vocab, static_cast<size_t>(chain.depth) * vocab),
@@ -199,7 +201,7 @@ void StepLoad::step(const StepShape& shape, int draw) {
 
 void StepLoad::run_rows(std::span<const int32_t> logit_rows) {
   meter_.part("target");
-  forward_.target(step_, logit_rows, logits_.as<float>().data());
+  forward_.target(step_, logit_rows, logits_.as<float>().data(), /*on_demand=*/true);
   if (model_.has_drafter()) {
     meter_.part("seed");
     forward_.seed_drafter(step_);

@@ -158,21 +158,11 @@ void StepMeter::main_input(const StepRows& rows, const MainInputArgs& args) {
   note("main_input", [&] { inner_.main_input(rows, args); }, [&] { return cost_of(rows, args); });
 }
 
-// Outside of any run(). Its answer to the host would put a wait between the marks, so while it is timed it gives none.
-void StepMeter::markov(const MarkovArgs& args) {
-  const bool timed = mode_ == Mode::kParts || mode_ == Mode::kStages;
-  MarkovArgs asked = args;
-  if (timed) {
-    asked.confidence_out = nullptr;
-    mark(kBetween);
-  }
-  inner_.markov(asked);
-  if (timed) mark("markov");
-  if (mode_ == Mode::kCosts) {
-    StageEntry& entry = entry_of(entries_, part_, "markov");
-    ++entry.calls;
-    entry.cost += cost_of(args);
-  }
+void StepMeter::markov(const StepRows& rows, const MarkovArgs& args) {
+  note("markov", [&] { inner_.markov(rows, args); }, [&] { return cost_of(args); });
+}
+void StepMeter::choose(const StepRows& rows, const ChooseArgs& args) {
+  note("choose", [&] { inner_.choose(rows, args); }, [&] { return cost_of(args); });
 }
 
 }  // namespace onelane

@@ -64,7 +64,8 @@ class StepMeter final : public ForwardingKernels {
   void engram(const StepRows& rows, const EngramArgs& args) override;
   void head(const StepRows& rows, const HeadArgs& args) override;
   void main_input(const StepRows& rows, const MainInputArgs& args) override;
-  void markov(const MarkovArgs& args) override;
+  void markov(const StepRows& rows, const MarkovArgs& args) override;
+  void choose(const StepRows& rows, const ChooseArgs& args) override;
 
  private:
   struct Label {

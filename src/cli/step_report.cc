@@ -71,8 +71,7 @@ std::string table(const StepResult& result, const StepReport& report) {
   if (result.tokens_per_s) text += format(", {:.1f} tokens/s", *result.tokens_per_s);
   text += "\n  parts as they run:";
   for (const StageEntry& entry : result.parts) {
-    if (is_stage(entry))
-      text += format(" {}{} {:.1f} us,", entry.part, entry.stage == kWhole ? "" : " markov", entry.us);
+    if (is_stage(entry)) text += format(" {} {:.1f} us,", entry.part, entry.us);
   }
   text += format(" the rest {:.1f} us ({:.1f} %): copies, host, an idle device\n", whole_us - stage_us(result.parts),
                  100 * (1 - stage_us(result.parts) / whole_us));

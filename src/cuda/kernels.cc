@@ -154,7 +154,6 @@ class CudaKernels final : public Kernels {
     CudaKernels::marks_us();
     for (const cudaEvent_t event : spare_events_) cudaEventDestroy(event);
     for (auto& [experts, table] : tables_) cudaFree(table.on_device);
-    cudaFree(confidence_);
     cudaStreamDestroy(stream_);
   }
 
@@ -282,15 +281,8 @@ class CudaKernels final : public Kernels {
     cuda::head(now, args, now.rows.logit_row);
   }
   void main_input(const StepRows& rows, const MainInputArgs& args) override { cuda::main_input(stage(rows), args); }
-  void markov(const MarkovArgs& args) override {
-    use_device();
-    workspace_.reset();
-    if (args.confidence_out != nullptr && confidence_ == nullptr) {
-      check(cudaMalloc(reinterpret_cast<void**>(&confidence_), sizeof(float)), "cudaMalloc");
-    }
-    cuda::markov(stage_, args, args.confidence_out != nullptr ? confidence_ : nullptr);
-    if (args.confidence_out != nullptr) memory_.copy(args.confidence_out, confidence_, sizeof(float));
-  }
+  void markov(const StepRows& rows, const MarkovArgs& args) override { cuda::markov(stage(rows), args); }
+  void choose(const StepRows& rows, const ChooseArgs& args) override { cuda::choose(stage(rows), args); }
 
  private:
   struct ExpertTable {
@@ -374,7 +366,6 @@ class CudaKernels final : public Kernels {
   Stage stage_;
   const int32_t* begun_ = nullptr;
   const int32_t* logit_rows_ = nullptr;
-  float* confidence_ = nullptr;
   std::unordered_map<const ExpertWeights*, ExpertTable> tables_;
   std::vector<ExpertPointers> scratch_pointers_;
   int table_generation_ = 0;

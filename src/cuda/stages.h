@@ -17,7 +17,10 @@ void project_qkv(const Stage& stage, const QkvArgs& args);
 void project_out(const Stage& stage, const ProjectOutArgs& args);
 void head(const Stage& stage, const HeadArgs& args, const int32_t* device_rows);  // args.rows on the device
 void main_input(const Stage& stage, const MainInputArgs& args);
-void markov(const Stage& stage, const MarkovArgs& args, float* device_confidence);  // null without confidence
+void markov(const Stage& stage, const MarkovArgs& args);
+
+// sampling/
+void choose(const Stage& stage, const ChooseArgs& args);
 
 // index/
 void compress(const Stage& stage, const CompressArgs& args);

@@ -86,6 +86,8 @@ class Engine::Loop {
   void plan_prompts();
   void add_rows();
   void settle(double ms);
+  // Chooses the token after the `row`-th row of logits.
+  Result<Decision> decide(Sequence& sequence, int row);
   Result<void> settle_decode(const Part& part);
   Result<void> settle_prompt(const Part& part);
   Sequence* youngest(const Sequence& other_than);

@@ -36,7 +36,7 @@ void Engine::Loop::step() {
   }
   ONELANE_CHECK(step_.count() <= sizes_.step_rows, "a step is as large as planned");
   ONELANE_CHECK(static_cast<int>(logit_rows_.size()) <= sizes_.logit_rows, "logits are as many as planned");
-  forward_.target(step_, logit_rows_, logits_buffer_.as<float>().data());
+  forward_.target(step_, logit_rows_, logits_buffer_.as<float>().data(), /*on_demand=*/true);
   if (block_ > 0) seed_drafter();
   settle(milliseconds(Clock::now() - start));
 }
@@ -210,10 +210,17 @@ void Engine::Loop::settle(double ms) {
   counters_.last_step_ms = ms;
 }
 
+Result<Decision> Engine::Loop::decide(Sequence& sequence, int row) {
+  const std::optional<int32_t> best = forward_.best(row);
+  if (best && *best >= 0 && sequence.takes_best()) return sequence.decide(*best);
+  forward_.fetch(row);  // of a row that is not finite the sampler says what is wrong
+  return sequence.decide(logits(row));
+}
+
 Result<void> Engine::Loop::settle_decode(const Part& part) {
   Sequence& sequence = *part.sequence;
   ONELANE_ASSIGN(const Verification verdict,
-                 verify(sequence.drafts, [&](int row) { return sequence.decide(logits(part.first_logits + row)); }));
+                 verify(sequence.drafts, [&](int row) { return decide(sequence, part.first_logits + row); }));
   sequence.computed += verdict.decided;
   ++sequence.stats.steps;
   counters_.generated_tokens += static_cast<uint64_t>(verdict.decided);
@@ -233,6 +240,7 @@ Result<void> Engine::Loop::settle_prompt(const Part& part) {
   Sequence& sequence = *part.sequence;
   if (sequence.wants_prompt_logprobs()) {
     for (int row = 0; row < part.rows; ++row) {
+      forward_.fetch(part.first_logits + row);
       ONELANE_TRY(sequence.score(sequence.computed + row, logits(part.first_logits + row)));
     }
   }
@@ -244,7 +252,7 @@ Result<void> Engine::Loop::settle_prompt(const Part& part) {
   }
   const int last = sequence.wants_prompt_logprobs() ? part.first_logits + part.rows - 1 : part.first_logits;
   sequence.stage = Sequence::Stage::kDecode;
-  ONELANE_TRY(sequence.decide(logits(last)));
+  ONELANE_TRY(decide(sequence, last));
   ++counters_.generated_tokens;
   return {};
 }

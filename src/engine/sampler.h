@@ -50,6 +50,9 @@ class Sampler {
   // `token` was taken: counts for the penalties of later positions.
   void accept(int32_t token);
 
+  // Whether sample() takes the best token, whatever filter and forbidden tokens leave: greedy, nothing adjusted.
+  bool takes_best() const { return params_.temperature == 0.0f && params_.logit_bias.empty() && !penalised_; }
+
   // A draw for the token at `position`. Errors: a logit that is NaN or infinite; a filter that leaves no token.
   Result<int32_t> sample(std::span<const float> logits, int64_t position, TokenFilter* filter = nullptr,
                          std::span<const int32_t> forbidden = {});

@@ -59,6 +59,16 @@ Result<Decision> Sequence::decide(std::span<const float> logits) {
   return Decision{*token, !ended()};
 }
 
+bool Sequence::takes_best() const {
+  return sampler_.takes_best() && request.filter == nullptr && request.logprobs < 0 &&
+         stats.tokens >= request.min_tokens;
+}
+
+Decision Sequence::decide(int32_t best) {
+  append(best, {});
+  return Decision{best, !ended()};
+}
+
 void Sequence::append(int32_t token, std::span<const float> logits) {
   if (stats.tokens == 0) {
     first_token_ = Clock::now();

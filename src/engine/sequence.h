@@ -55,6 +55,9 @@ class Sequence {
   // Chooses, records and accepts the token after the last one. Errors: a row that is not finite, a filter that leaves
   // nothing.
   Result<Decision> decide(std::span<const float> logits);
+  // Whether decide() would take the best token and needs nothing else of the logits; and that, with this token.
+  bool takes_best() const;
+  Decision decide(int32_t best);
   // Logits of the row at `position` of the prompt, which say how likely the prompt's next token was.
   Result<void> score(int position, std::span<const float> logits);
   bool ended() const { return finish_ != FinishReason::kNone; }

@@ -34,7 +34,8 @@ class ForwardingKernels : public Kernels {
   void engram(const StepRows& rows, const EngramArgs& args) override { inner_.engram(rows, args); }
   void head(const StepRows& rows, const HeadArgs& args) override { inner_.head(rows, args); }
   void main_input(const StepRows& rows, const MainInputArgs& args) override { inner_.main_input(rows, args); }
-  void markov(const MarkovArgs& args) override { inner_.markov(args); }
+  void markov(const StepRows& rows, const MarkovArgs& args) override { inner_.markov(rows, args); }
+  void choose(const StepRows& rows, const ChooseArgs& args) override { inner_.choose(rows, args); }
 
  protected:
   Kernels& inner_;

@@ -398,15 +398,24 @@ struct MainInputArgs {
 // One step of the Markov chain inside a draft block (6.4): logits += float(w2) float(w1[prev]);
 // confidence = float(proj) . float([hidden; w1[prev]]).
 struct MarkovArgs {
-  int32_t prev = 0;
-  const bf16* w1 = nullptr;      // [vocab, rank]
-  Matrix w2;                     // kBf16 [vocab, rank]
-  Matrix confidence;             // kBf16 [1, dim + rank]
-  const bf16* hidden = nullptr;  // [dim]
+  int row = 0;                    // of the step
+  const int32_t* prev = nullptr;  // [1] the token before, negative: none, embedded as zeros; null: the row's own
+  const bf16* w1 = nullptr;       // [vocab, rank]
+  Matrix w2;                      // kBf16 [vocab, rank]
+  Matrix confidence;              // kBf16 [1, dim + rank]
+  const bf16* hidden = nullptr;   // [dim]
   int dim = 0;
   int rank = 0;
   float* logits = nullptr;          // in/out [vocab]
-  float* confidence_out = nullptr;  // on the host; null: not wanted
+  float* confidence_out = nullptr;  // [1]; null: not wanted
+};
+
+// The best token of each row of logits, ties to the lower id; -1 where any is NaN or infinite. EXACT.
+struct ChooseArgs {
+  const float* logits = nullptr;  // [count, vocab]
+  int count = 0;
+  int vocab = 0;
+  int32_t* best = nullptr;  // out [count]
 };
 
 struct Plugin;  // device/plugin.h
@@ -446,7 +455,8 @@ class Kernels {
   virtual void engram(const StepRows& rows, const EngramArgs& args) = 0;
   virtual void head(const StepRows& rows, const HeadArgs& args) = 0;
   virtual void main_input(const StepRows& rows, const MainInputArgs& args) = 0;
-  virtual void markov(const MarkovArgs& args) = 0;
+  virtual void markov(const StepRows& rows, const MarkovArgs& args) = 0;
+  virtual void choose(const StepRows& rows, const ChooseArgs& args) = 0;
 
   // For measuring. A point in time behind all that was asked for before it and ahead of all that is asked for after it:
   // nothing overlaps across a mark. Marks inside a recorded run() are taken anew whenever it is repeated; at most one

@@ -1,6 +1,7 @@
 #include "model/forward.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 namespace onelane {
@@ -65,6 +66,8 @@ ForwardPass::ForwardPass(const Model& model, Kernels& kernels, KvStore& store, i
     const size_t rows = layers * static_cast<size_t>(max_rows) * static_cast<size_t>(model.engram->columns());
     engram_rows_ = scratch<int32_t>(rows, kernels.shared_memory());
   }
+  best_copy_.resize(2 * static_cast<size_t>(max_rows_));
+  best_ = scratch<int32_t>(2);
   if (!kernels.memory().on_host()) {
     const size_t logits = static_cast<size_t>(max_logit_rows_) * static_cast<size_t>(spec_.vocab);
     logits_buffer_ = Buffer(logits * sizeof(float), kernels.memory());
@@ -105,7 +108,7 @@ void ForwardPass::start_stream(const StepRows& rows) {
 
 namespace {
 
-enum class Part : uint64_t { kTarget, kSeed, kDraft };
+enum class Part : uint64_t { kTarget, kSeed, kDraft, kChain };
 
 // What decides which stages a part of a step calls, and how often.
 uint64_t key_of(Part part, const StepRows& rows) {
@@ -115,13 +118,15 @@ uint64_t key_of(Part part, const StepRows& rows) {
 
 }  // namespace
 
-void ForwardPass::target(const Step& step, std::span<const int32_t> logit_rows, float* logits) {
+void ForwardPass::target(const Step& step, std::span<const int32_t> logit_rows, float* logits, bool on_demand) {
   check_step(step);
-  ONELANE_CHECK(logits_ == nullptr || static_cast<int>(logit_rows.size()) <= max_logit_rows_,
+  const auto count = static_cast<int>(logit_rows.size());
+  ONELANE_CHECK(logits_ == nullptr || count <= max_logit_rows_,
                 "a step asks for at most max_logit_rows rows of logits");
   StepRows rows = step.rows();
   rows.logit_row = logit_rows.data();
-  rows.logit_count = static_cast<int>(logit_rows.size());
+  rows.logit_count = count;
+  host_logits_ = logits;
   if (model_.engram) look_up_engram(step);
   kernels_.begin(rows);
   kernels_.run(this, key_of(Part::kTarget, rows), [&] {
@@ -130,12 +135,27 @@ void ForwardPass::target(const Step& step, std::span<const int32_t> logit_rows, 
       block(rows, layer, model_.weights.layers[static_cast<size_t>(layer.index)]);
     }
     head(rows, model_.weights.head_mix, model_.weights.norm, nullptr, logits_at(logits));
+    if (logits_ != nullptr && count > 0) {
+      kernels_.choose(rows, {.logits = logits_, .count = count, .vocab = spec_.vocab, .best = best_});
+    }
   });
-  if (logits_ != nullptr && !logit_rows.empty()) {
-    kernels_.memory().copy(logits, logits_, logit_rows.size() * static_cast<size_t>(spec_.vocab) * sizeof(float));
+  if (logits_ == nullptr || count == 0) return kernels_.finish();  // the step's arrays are the caller's again
+  if (on_demand) {
+    kernels_.memory().copy(best_copy_.data(), best_, logit_rows.size_bytes());
   } else {
-    kernels_.finish();  // the step's arrays are the caller's again
+    kernels_.memory().copy(logits, logits_, static_cast<size_t>(count) * row_bytes());
   }
+}
+
+std::optional<int32_t> ForwardPass::best(int i) const {
+  if (logits_ == nullptr) return std::nullopt;
+  return best_copy_[static_cast<size_t>(i)];
+}
+
+void ForwardPass::fetch(int i) {
+  if (logits_ == nullptr) return;
+  const size_t at = static_cast<size_t>(i) * static_cast<size_t>(spec_.vocab);
+  kernels_.memory().copy(host_logits_ + at, logits_ + at, row_bytes());
 }
 
 void ForwardPass::seed_drafter(const Step& step) {
@@ -170,6 +190,8 @@ void ForwardPass::draft(const Step& step, float* logits) {
   StepRows rows = step.rows();
   rows.logit_row = every_row_.data();
   rows.logit_count = rows.count;
+  host_logits_ = logits;
+  draft_rows_ = rows;
   const DrafterWeights& drafter = model_.weights.drafter;
   kernels_.begin(rows);
   kernels_.run(this, key_of(Part::kDraft, rows), [&] {
@@ -181,22 +203,47 @@ void ForwardPass::draft(const Step& step, float* logits) {
   });
 }
 
-float ForwardPass::draft_token(int row, int32_t previous, float* logits) {
+void ForwardPass::markov(int row, const int32_t* previous, float* logits, float* confidence) {
   const DrafterWeights& drafter = model_.weights.drafter;
-  const size_t vocab = static_cast<size_t>(spec_.vocab);
-  float* at = logits_ != nullptr ? logits_ + static_cast<size_t>(row) * vocab : logits;
+  kernels_.markov(draft_rows_, {.row = row,
+                                .prev = previous,
+                                .w1 = drafter.markov_w1,
+                                .w2 = drafter.markov_w2,
+                                .confidence = drafter.confidence,
+                                .hidden = hidden_ + static_cast<size_t>(row) * static_cast<size_t>(spec_.hidden),
+                                .dim = spec_.hidden,
+                                .rank = spec_.dspark.markov_rank,
+                                .logits = logits,
+                                .confidence_out = confidence});
+}
+
+float ForwardPass::draft_token(int row, int32_t previous, float* logits) {
+  float* at = logits_ != nullptr ? logits_ + static_cast<size_t>(row) * static_cast<size_t>(spec_.vocab) : logits;
   float confidence = 0;
-  kernels_.markov({.prev = previous,
-                   .w1 = drafter.markov_w1,
-                   .w2 = drafter.markov_w2,
-                   .confidence = drafter.confidence,
-                   .hidden = hidden_ + static_cast<size_t>(row) * static_cast<size_t>(spec_.hidden),
-                   .dim = spec_.hidden,
-                   .rank = spec_.dspark.markov_rank,
-                   .logits = at,
-                   .confidence_out = &confidence});
-  if (at != logits) kernels_.memory().copy(logits, at, vocab * sizeof(float));
+  kernels_.memory().copy(best_, &previous, sizeof(previous));
+  markov(row, best_, at, confidences_at());
+  kernels_.memory().copy(&confidence, confidences_at(), sizeof(confidence));
+  if (at != logits) kernels_.memory().copy(logits, at, row_bytes());
   return confidence;
+}
+
+void ForwardPass::draft_chain(int first_row, std::span<int32_t> tokens, std::span<float> confidences) {
+  const auto depth = static_cast<int>(tokens.size());
+  ONELANE_CHECK(depth <= max_rows_ && confidences.size() == tokens.size(), "one confidence for each token");
+  float* all = logits_at(host_logits_);
+  StepRows rows = draft_rows_;
+  rows.logit_count = first_row;  // stands for where the chain begins in the key
+  rows.run_count = depth;
+  kernels_.run(this, key_of(Part::kChain, rows), [&] {
+    for (int i = 0; i < depth; ++i) {
+      float* logits = all + static_cast<size_t>(first_row + i) * static_cast<size_t>(spec_.vocab);
+      markov(first_row + i, i == 0 ? nullptr : best_ + i - 1, logits, confidences_at() + i);
+      kernels_.choose(draft_rows_, {.logits = logits, .count = 1, .vocab = spec_.vocab, .best = best_ + i});
+    }
+  });
+  kernels_.memory().copy(best_copy_.data(), best_, best_copy_.size() * sizeof(int32_t));
+  std::copy_n(best_copy_.data(), depth, tokens.data());
+  std::memcpy(confidences.data(), best_copy_.data() + max_rows_, confidences.size_bytes());
 }
 
 void ForwardPass::block(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights) {

@@ -4,6 +4,7 @@
 // and lies where the kernels want it; a step allocates nothing. Logits come to the host, wherever they are made.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,9 +30,15 @@ class ForwardPass {
   size_t bytes() const;
   size_t logit_bytes() const { return logits_buffer_.size(); }
 
-  // Runs every row through the backbone and writes its keys and values; for the rows numbered in `logit_rows` it also
-  // writes the logits: out [logit_rows.size(), vocab].
-  void target(const Step& step, std::span<const int32_t> logit_rows, float* logits);
+  // Runs every row through the backbone and writes its keys and values. For the rows numbered in `logit_rows` it also
+  // makes the logits: out [logit_rows.size(), vocab], where they are all there for the host when it returns. With
+  // `on_demand` those of a device stay there: best() tells what most callers want to know of them, and fetch() brings
+  // the others to their place in `logits`.
+  void target(const Step& step, std::span<const int32_t> logit_rows, float* logits, bool on_demand = false);
+  // Of the i-th of the last target()'s logit rows: the best token, ties to the lower id, -1 when they are not all
+  // finite; nothing when the logits are the host's, which has to look itself.
+  std::optional<int32_t> best(int i) const;
+  void fetch(int i);
 
   // Puts the rows of the last target() step into the draft rings (6.4). `step` must be that step. Rows of rejected
   // drafts may be included: the next step that holds their positions overwrites them, and no draft block looks past its
@@ -46,11 +53,19 @@ class ForwardPass {
   // which is that row of the memory that draft() was given; returns the confidence logit.
   float draft_token(int row, int32_t previous, float* logits);
 
+  // The same for the rows [first_row, first_row + tokens.size()) of one block, each given the best token of the row
+  // before it, the first its anchor. Writes these best tokens (-1 and no more behind a row that is not finite) and the
+  // confidence logits.
+  void draft_chain(int first_row, std::span<int32_t> tokens, std::span<float> confidences);
+
  private:
   void check_step(const Step& step) const;
   void start_stream(const StepRows& rows);
   // Where the kernels write logits that are meant for `logits` on the host.
   float* logits_at(float* logits) { return logits_ != nullptr ? logits_ : logits; }
+  size_t row_bytes() const { return static_cast<size_t>(spec_.vocab) * sizeof(float); }
+  float* confidences_at() { return reinterpret_cast<float*>(best_ + max_rows_); }
+  void markov(int row, const int32_t* previous, float* logits, float* confidence);
   // One block on stream_; what collapses the stream after it is in ffn_pre_.
   void block(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
   void mix(const StepRows& rows, const MixWeights& weights, const bf16* norm, const float* previous, float* pre);
@@ -102,6 +117,11 @@ class ForwardPass {
   bf16* main_x_ = nullptr;           // [rows, hidden]
   bf16* hidden_ = nullptr;           // [rows, hidden] of the last draft
   float* logits_ = nullptr;          // [logit rows, vocab] on a device; null: the caller's are used
+  float* host_logits_ = nullptr;     // those of the caller, of the last target() or draft()
+  StepRows draft_rows_;              // of the last draft(), valid as long as its step
+  // Of the chosen tokens, where the kernels write them and, on a device, as they were copied.
+  int32_t* best_ = nullptr;  // [rows], then as many confidences
+  std::vector<int32_t> best_copy_;
   int max_logit_rows_ = 0;
   std::vector<int32_t> every_row_;  // 0, 1, 2, ...
 };

@@ -266,11 +266,16 @@ void ComparingKernels::main_input(const StepRows& rows, const MainInputArgs& arg
       {1.0 / 64, 5e-3, kCosine}, [&](Kernels& k) { k.main_input(rows, args); });
 }
 
-void ComparingKernels::markov(const MarkovArgs& args) {
+void ComparingKernels::markov(const StepRows& rows, const MarkovArgs& args) {
   run("markov",
       {values("logits", Region::Kind::kFloat, args.logits, 1, args.w2.out),
        values("confidence", Region::Kind::kFloat, args.confidence_out, 1, 1)},
-      {1e-4, 1e-4, kCosine}, [&](Kernels& k) { k.markov(args); });
+      {1e-4, 1e-4, kCosine}, [&](Kernels& k) { k.markov(rows, args); });
+}
+
+void ComparingKernels::choose(const StepRows& rows, const ChooseArgs& args) {
+  run("choose", {values("best", Region::Kind::kBytes, args.best, 1, args.count)}, {},
+      [&](Kernels& k) { k.choose(rows, args); });
 }
 
 }  // namespace onelane::testing

@@ -33,7 +33,8 @@ class ComparingKernels final : public Kernels {
   void engram(const StepRows& rows, const EngramArgs& args) override;
   void head(const StepRows& rows, const HeadArgs& args) override;
   void main_input(const StepRows& rows, const MainInputArgs& args) override;
-  void markov(const MarkovArgs& args) override;
+  void markov(const StepRows& rows, const MarkovArgs& args) override;
+  void choose(const StepRows& rows, const ChooseArgs& args) override;
 
   // Results that both made, and how many of them differ in a bit.
   struct Tally {

@@ -203,24 +203,26 @@ TEST_P(GoldenStage, MarkovChain) {
     Array<float> logits(g.floats(label + ".base_logits"));
     const std::vector<float> confidence = g.floats(label + ".confidence");
     const std::vector<int32_t> drafts = g.ints(label + ".draft_ids");
-    int32_t previous = g.ints(label + ".anchor")[0];
-    std::vector<float> actual(drafts.size());
+    Array<int32_t> previous(g.ints(label + ".anchor"));
+    Array<float> actual(drafts.size());
+    Step step;
+    step.run(0, 1);
     for (size_t i = 0; i < drafts.size(); ++i) {
       float* row = logits.data() + i * spec.vocab;
-      kernels->markov({.prev = previous,
-                       .w1 = w.markov_w1,
-                       .w2 = w.markov_w2,
-                       .confidence = w.confidence,
-                       .hidden = hidden.data() + i * spec.hidden,
-                       .dim = spec.hidden,
-                       .rank = spec.dspark.markov_rank,
-                       .logits = row,
-                       .confidence_out = &actual[i]});
-      previous = static_cast<int32_t>(std::max_element(row, row + spec.vocab) - row);
-      EXPECT_EQ(previous, drafts[i]) << label << " draft " << i;
+      kernels->markov(step.rows(), {.prev = previous.data(),
+                                    .w1 = w.markov_w1,
+                                    .w2 = w.markov_w2,
+                                    .confidence = w.confidence,
+                                    .hidden = hidden.data() + i * spec.hidden,
+                                    .dim = spec.hidden,
+                                    .rank = spec.dspark.markov_rank,
+                                    .logits = row,
+                                    .confidence_out = &actual[i]});
+      kernels->choose(step.rows(), {.logits = row, .count = 1, .vocab = spec.vocab, .best = previous.data()});
+      EXPECT_EQ(previous[0], drafts[i]) << label << " draft " << i;
     }
     expect_floats(label + ".logits", logits.vector(), g.floats(label + ".logits"), 1e-6);
-    expect_floats(label + ".confidence", actual, confidence, 1e-6);
+    expect_floats(label + ".confidence", actual.vector(), confidence, 1e-6);
   }
 }
 

@@ -286,17 +286,20 @@ void RandomModel::draft(Kernels& kernels, ModelCaches& caches, const StepRows& r
   kernels.commit(rows, {.kv = work.kv->block, .ring = caches.draft_ring.cache});
   Array<float> confidence(rows.count);
   for (int row = 0; row < rows.count; ++row) {
-    kernels.markov({.prev = rows.token[row],
-                    .w1 = markov_w1_.data(),
-                    .w2 = markov_w2_.matrix,
-                    .confidence = confidence_.matrix,
-                    .hidden = shifted(work.hidden.data(), row, dim_),
-                    .dim = dim_,
-                    .rank = kRank,
-                    .logits = shifted(work.logits.data(), row, kVocab),
-                    .confidence_out = confidence.data() + row});
+    kernels.markov(rows, {.row = row,
+                          .w1 = markov_w1_.data(),
+                          .w2 = markov_w2_.matrix,
+                          .confidence = confidence_.matrix,
+                          .hidden = shifted(work.hidden.data(), row, dim_),
+                          .dim = dim_,
+                          .rank = kRank,
+                          .logits = shifted(work.logits.data(), row, kVocab),
+                          .confidence_out = confidence.data() + row});
   }
+  Array<int32_t> best(rows.count);
+  kernels.choose(rows, {.logits = work.logits.data(), .count = rows.count, .vocab = kVocab, .best = best.data()});
   work.note("markov", work.logits, kVocab);
+  work.note("best", best, 1);
   work.note("confidence", confidence, 1);
 }
 

@@ -232,18 +232,43 @@ TEST_P(Streams, MarkovAddsTheBiasOfThePreviousTokenAndScoresHiddenAndEmbedding) 
   Array<bf16> hidden(kDim);
   hidden[1] = float_to_bf16(2);
   Array<float> logits = {0.5f, 0.5f, 0.5f};
-  float sure = 0;
-  kernels->markov({.prev = 2,
-                   .w1 = w1.data(),
-                   .w2 = w2.matrix,
-                   .confidence = confidence.matrix,
-                   .hidden = hidden.data(),
-                   .dim = kDim,
-                   .rank = rank,
-                   .logits = logits.data(),
-                   .confidence_out = &sure});
+  Array<float> sure(1);
+  const Array<int32_t> previous = {2};
+  Step step;
+  step.run(7, 1).tokens({1});
+  kernels->markov(step.rows(), {.prev = previous.data(),
+                                .w1 = w1.data(),
+                                .w2 = w2.matrix,
+                                .confidence = confidence.matrix,
+                                .hidden = hidden.data(),
+                                .dim = kDim,
+                                .rank = rank,
+                                .logits = logits.data(),
+                                .confidence_out = sure.data()});
   EXPECT_EQ(logits.vector(), (std::vector<float>{0.5f, 3.5f, 6.5f}));
-  EXPECT_EQ(sure, 2 * 10 + 3 * 100);
+  EXPECT_EQ(sure[0], 2 * 10 + 3 * 100);
+  // Without one it is the row's own token.
+  kernels->markov(step.rows(),
+                  {.row = 0, .w1 = w1.data(), .w2 = w2.matrix, .dim = kDim, .rank = rank, .logits = logits.data()});
+  EXPECT_EQ(logits.vector(), (std::vector<float>{0.5f, 3.5f, 6.5f}));  // token 1 embeds as zeros
+}
+
+TEST_P(Streams, ChooseTakesTheBestTokenTiesToTheLowerAndNoneOfARowThatIsNotFinite) {
+  constexpr int kVocab = 20'011;
+  Random random(3);
+  Array<float> logits(random.floats(6 * kVocab));
+  const auto at = [&](int row, int id) -> float& { return logits[static_cast<size_t>(row) * kVocab + id]; };
+  at(0, kVocab - 1) = 100;
+  at(1, 9000) = at(1, 8999) = at(1, 19'000) = 100;
+  at(2, 5) = 100, at(2, 12'345) = std::nanf("");
+  at(3, 5) = 100, at(3, 0) = -INFINITY;
+  at(4, 5) = INFINITY;
+  for (int id = 0; id < kVocab; ++id) at(5, id) = -3;
+  Step step;
+  step.run(0, 6);
+  Array<int32_t> best(6, 77);
+  kernels->choose(step.rows(), {.logits = logits.data(), .count = 6, .vocab = kVocab, .best = best.data()});
+  EXPECT_EQ(best.vector(), (std::vector<int32_t>{kVocab - 1, 8999, -1, -1, -1, 0}));
 }
 
 }  // namespace

@@ -40,10 +40,8 @@ class StepByStage final : public Kernels {
     stage(with_logits, &Kernels::head, args);
   }
   void main_input(const StepRows& rows, const MainInputArgs& args) override { stage(rows, &Kernels::main_input, args); }
-  void markov(const MarkovArgs& args) override {
-    kernels_->markov(args);
-    kernels_->finish();
-  }
+  void markov(const StepRows& rows, const MarkovArgs& args) override { stage(rows, &Kernels::markov, args); }
+  void choose(const StepRows& rows, const ChooseArgs& args) override { stage(rows, &Kernels::choose, args); }
 
  private:
   template <class Args>

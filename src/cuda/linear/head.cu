@@ -88,6 +88,16 @@ __global__ void __launch_bounds__(kThreads) confidence_dot(const bf16* proj, con
   if (threadIdx.x == 0) *out = sum;
 }
 
+// The drafter's embedding of a token that only the device knows.
+__global__ void __launch_bounds__(kThreads)
+    look_up_previous(const bf16* w1, int rank, const int32_t* previous, bf16* embedded) {
+  ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();
+  const int token = *previous;
+  const bf16* row = w1 + static_cast<int64_t>(token) * rank;
+  for (int i = threadIdx.x; i < rank; i += kThreads) embedded[i] = token < 0 ? 0 : row[i];
+}
+
 }  // namespace
 
 void head(const Stage& stage, const HeadArgs& args, const int32_t* device_rows) {
@@ -118,8 +128,11 @@ void main_input(const Stage& stage, const MainInputArgs& args) {
          args.main_x);
 }
 
-void markov(const Stage& stage, const MarkovArgs& args, float* device_confidence) {
-  const bf16* embedded = args.w1 + static_cast<int64_t>(args.prev) * args.rank;
+void markov(const Stage& stage, const MarkovArgs& args) {
+  const int32_t* previous = args.prev != nullptr ? args.prev : stage.rows.token + args.row;
+  bf16* embedded = stage.workspace->take<bf16>(args.rank);
+  launch(stage, "look_up_previous", look_up_previous, dim3(1), dim3(kThreads), 0, args.w1, args.rank, previous,
+         embedded);
   multiply(stage, {{.weights = &args.w2,
                     .x = embedded,
                     .x_stride = args.rank,
@@ -127,11 +140,11 @@ void markov(const Stage& stage, const MarkovArgs& args, float* device_confidence
                     .exact = args.logits,
                     .y_stride = args.w2.out,
                     .add = true}});
-  if (device_confidence == nullptr) return;
+  if (args.confidence_out == nullptr) return;
   ONELANE_CHECK(args.confidence.in == args.dim + args.rank, "the confidence head reads hidden and embedding");
   launch(stage, "confidence_dot", confidence_dot, dim3(1), dim3(kThreads), 0,
          reinterpret_cast<const bf16*>(args.confidence.data), args.hidden, args.dim, embedded, args.rank,
-         device_confidence);
+         args.confidence_out);
 }
 
 }  // namespace onelane::cuda

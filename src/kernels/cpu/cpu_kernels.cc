@@ -30,7 +30,8 @@ class CpuKernels final : public Kernels {
   void engram(const StepRows& rows, const EngramArgs& args) override { cpu::engram(context_, rows, args); }
   void head(const StepRows& rows, const HeadArgs& args) override { cpu::head(context_, rows, args); }
   void main_input(const StepRows& rows, const MainInputArgs& args) override { cpu::main_input(context_, rows, args); }
-  void markov(const MarkovArgs& args) override { cpu::markov(context_, args); }
+  void markov(const StepRows& rows, const MarkovArgs& args) override { cpu::markov(context_, rows, args); }
+  void choose(const StepRows& /*rows*/, const ChooseArgs& args) override { cpu::choose(context_, args); }
 
  private:
   cpu::Context context_;

@@ -3,6 +3,8 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/head.cc"
 #include "kernels/cpu/targets.h"
 //
+#include <cmath>
+
 #include <hwy/foreach_target.h>
 
 #include "kernels/cpu/stages.h"
@@ -54,11 +56,11 @@ void Head(Context& context, const StepRows& rows, const HeadArgs& args) {
   SharedProduct(context, args.head, h, args.count, ToFloat{args.logits, static_cast<size_t>(args.head.out)});
 }
 
-void Markov(Context& context, const MarkovArgs& args) {
+void Markov(Context& context, const StepRows& rows, const MarkovArgs& args) {
   ONELANE_CHECK(args.w2.in == args.rank, "w2 reads the embedding");
-  ONELANE_CHECK(args.confidence.in == args.dim + args.rank && args.confidence.out == 1,
-                "the confidence head reads hidden and embedding");
-  const bf16* embedded = args.w1 + offset(args.prev, args.rank);
+  const int32_t previous = args.prev != nullptr ? *args.prev : rows.token[args.row];
+  const std::vector<bf16> none(previous < 0 ? static_cast<size_t>(args.rank) : 0);
+  const bf16* embedded = previous < 0 ? none.data() : args.w1 + offset(previous, args.rank);
   const Activations x = MakeActivations(context, embedded, 1, args.rank, 0);
   SharedProduct(context, args.w2, x, 1, [&](int, int output, int valid, auto sums) HWY_ATTR {
     const hn::DFromV<decltype(sums)> d;
@@ -69,6 +71,8 @@ void Markov(Context& context, const MarkovArgs& args) {
     for (int c = 0; c < valid; ++c) logits[c] += lanes[c];
   });
   if (args.confidence_out == nullptr) return;
+  ONELANE_CHECK(args.confidence.in == args.dim + args.rank && args.confidence.out == 1,
+                "the confidence head reads hidden and embedding");
   const Activations joined = ActivationSpace(context, 1, args.dim + args.rank, kRow2Slot);
   bf16* both = context.scratch<bf16>(kStageSlot, static_cast<size_t>(args.dim + args.rank));
   std::memcpy(both, args.hidden, static_cast<size_t>(args.dim) * sizeof(bf16));
@@ -91,7 +95,22 @@ HWY_EXPORT(Markov);
 void head(Context& context, const StepRows& rows, const HeadArgs& args) {
   HWY_DYNAMIC_DISPATCH(Head)(context, rows, args);
 }
-void markov(Context& context, const MarkovArgs& args) { HWY_DYNAMIC_DISPATCH(Markov)(context, args); }
+void markov(Context& context, const StepRows& rows, const MarkovArgs& args) {
+  HWY_DYNAMIC_DISPATCH(Markov)(context, rows, args);
+}
+
+void choose(Context& context, const ChooseArgs& args) {
+  context.take(args.count, int64_t{args.count} * args.vocab, [&](int, int64_t i) {
+    const float* logits = args.logits + static_cast<size_t>(i) * static_cast<size_t>(args.vocab);
+    int32_t best = 0;
+    bool finite = true;
+    for (int32_t id = 0; id < args.vocab; ++id) {
+      finite &= std::isfinite(logits[id]);
+      if (logits[id] > logits[best]) best = id;
+    }
+    args.best[i] = finite ? best : -1;
+  });
+}
 
 }  // namespace onelane::cpu
 #endif

@@ -21,6 +21,7 @@ void experts(Context& context, const StepRows& rows, const ExpertsArgs& args);
 void engram(Context& context, const StepRows& rows, const EngramArgs& args);
 void head(Context& context, const StepRows& rows, const HeadArgs& args);
 void main_input(Context& context, const StepRows& rows, const MainInputArgs& args);
-void markov(Context& context, const MarkovArgs& args);
+void markov(Context& context, const StepRows& rows, const MarkovArgs& args);
+void choose(Context& context, const ChooseArgs& args);
 
 }  // namespace onelane::cpu

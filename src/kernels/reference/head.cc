@@ -1,5 +1,6 @@
 // Logits, and the drafter's input and Markov chain (spec/model.md 2.3, 2.4, 6.3, 6.4).
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "kernels/reference/linear.h"
@@ -50,8 +51,10 @@ void main_input(const StepRows& rows, const MainInputArgs& args) {
   }
 }
 
-void markov(const MarkovArgs& args) {
-  const bf16* embedded = args.w1 + offset(args.prev, args.rank);
+void markov(const StepRows& rows, const MarkovArgs& args) {
+  const int32_t previous = args.prev != nullptr ? *args.prev : rows.token[args.row];
+  const std::vector<bf16> none(static_cast<size_t>(args.rank));
+  const bf16* embedded = previous < 0 ? none.data() : args.w1 + offset(previous, args.rank);
   const std::vector<float> bias = multiply(args.w2, embedded, 1);
   for (size_t v = 0; v < bias.size(); ++v) args.logits[v] += bias[v];
   if (args.confidence_out == nullptr) return;
@@ -59,6 +62,15 @@ void markov(const MarkovArgs& args) {
   std::vector<bf16> joined(args.hidden, args.hidden + args.dim);
   joined.insert(joined.end(), embedded, embedded + args.rank);
   *args.confidence_out = multiply(args.confidence, joined.data(), 1)[0];
+}
+
+void choose(const ChooseArgs& args) {
+  for (int i = 0; i < args.count; ++i) {
+    const float* logits = args.logits + offset(i, args.vocab);
+    const auto finite = [](float value) { return std::isfinite(value); };
+    const bool sound = std::all_of(logits, logits + args.vocab, finite);
+    args.best[i] = sound ? static_cast<int32_t>(std::max_element(logits, logits + args.vocab) - logits) : -1;
+  }
 }
 
 }  // namespace onelane::reference

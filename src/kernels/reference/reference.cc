@@ -23,7 +23,8 @@ class ReferenceKernels final : public Kernels {
   void engram(const StepRows& rows, const EngramArgs& args) override { reference::engram(rows, args); }
   void head(const StepRows& rows, const HeadArgs& args) override { reference::head(rows, args); }
   void main_input(const StepRows& rows, const MainInputArgs& args) override { reference::main_input(rows, args); }
-  void markov(const MarkovArgs& args) override { reference::markov(args); }
+  void markov(const StepRows& rows, const MarkovArgs& args) override { reference::markov(rows, args); }
+  void choose(const StepRows& /*rows*/, const ChooseArgs& args) override { reference::choose(args); }
 };
 
 }  // namespace

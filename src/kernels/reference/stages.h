@@ -20,6 +20,7 @@ void experts(const StepRows& rows, const ExpertsArgs& args);
 void engram(const StepRows& rows, const EngramArgs& args);
 void head(const StepRows& rows, const HeadArgs& args);
 void main_input(const StepRows& rows, const MainInputArgs& args);
-void markov(const MarkovArgs& args);
+void markov(const StepRows& rows, const MarkovArgs& args);
+void choose(const ChooseArgs& args);
 
 }  // namespace onelane::reference
