@@ -20,7 +20,7 @@
 #include <sys/resource.h>
 
 #include "engine/engine.h"
-#include "support/forwarding_kernels.h"
+#include "kernels/forwarding_kernels.h"
 #include "text/compressed_token_map.h"
 #include "text/tokenizer.h"
 
@@ -85,12 +85,9 @@ class TimedKernels : public ForwardingKernels {
   ONELANE_TIMED(engram, EngramArgs)
   ONELANE_TIMED(head, HeadArgs)
   ONELANE_TIMED(main_input, MainInputArgs)
+  ONELANE_TIMED(markov, MarkovArgs)
+  ONELANE_TIMED(choose, ChooseArgs)
 #undef ONELANE_TIMED
-  void markov(const MarkovArgs& args) override {
-    const auto start = Clock::now();
-    inner_.markov(args);
-    add("markov", seconds_since(start));
-  }
 };
 
 struct Outcome {
