@@ -110,7 +110,10 @@ class ApiFixture : public ::testing::Test {
 
   static std::string dir() { return repository_path("models/mini-v41"); }
   std::unique_ptr<Engine> make_engine() {
-    auto engine = Engine::create(*model_, *kernels_, {.max_sequences = 4, .max_waiting = 8, .max_model_len = 2048});
+    // Sanitised, the self-test of a step as large as the default takes longer than most tests.
+    constexpr int kStepRows = kSanitized ? 64 : 512;
+    auto engine = Engine::create(*model_, *kernels_,
+                                 {.max_sequences = 4, .max_waiting = 8, .max_model_len = 2048, .step_rows = kStepRows});
     EXPECT_TRUE(engine) << (engine ? "" : engine.error().message);
     return *std::move(engine);
   }
