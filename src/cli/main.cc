@@ -23,7 +23,8 @@ void add_runtime(CLI::App& app, RuntimeOptions& options) {
   app.add_option("-m,--model", options.dir, "model directory: config.json, model.safetensors, tokenizer.json")
       ->required()
       ->type_name("DIR");
-  app.add_option("--backend", options.backend, "kernels to run on: cpu, cuda or cuda:N (a GPU), or reference (slow, the oracle)")
+  app.add_option("--backend", options.backend,
+                 "kernels to run on: cpu, cuda or cuda:N (a GPU), or reference (slow, the oracle)")
       ->capture_default_str();
   app.add_option("--threads", options.threads, "threads of the cpu backend; 0: every processor")
       ->check(CLI::Range(0, 1024))

@@ -126,8 +126,8 @@ std::vector<ServeOption> make_table() {
   std::vector<ServeOption> t;
   t.push_back(
       text_option("model", "model directory: config.json, model.safetensors, tokenizer.json", ONELANE_AT(runtime.dir)));
-  t.push_back(
-      text_option("backend", "kernels to run on: cpu, cuda or cuda:N (a GPU), or reference (slow, the oracle)", ONELANE_AT(runtime.backend)));
+  t.push_back(text_option("backend", "kernels to run on: cpu, cuda or cuda:N (a GPU), or reference (slow, the oracle)",
+                          ONELANE_AT(runtime.backend)));
   t.push_back(
       number_option("threads", 0, 1024, "threads of the cpu backend; 0: every processor", ONELANE_AT(runtime.threads)));
   t.push_back(list_option("served-model-name",
