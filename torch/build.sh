@@ -71,7 +71,7 @@ if [[ -z $library ]]; then
     device=("$nvcc" -std=c++20 -O3 -lineinfo "${include[@]}" -Xcompiler -fPIC,-ffp-contract=off,-fvisibility=hidden)
     gencode=()
     for each in $arch; do gencode+=("-gencode=arch=compute_$each,code=sm_$each"); done
-    for source in "$root"/src/cuda/attention/*.cu; do
+    for source in "$root"/src/cuda/attention/{cluster,combine,run,wide}.cu; do
       # Hopper's instructions alone (src/cuda/CMakeLists.txt says the same).
       if [[ $source == */cluster.cu || $source == */wide.cu ]]; then
         compile "$source" "${device[@]}" -gencode=arch=compute_90a,code=sm_90a

@@ -34,7 +34,8 @@ device=(-std=c++20 -O3 -lineinfo "${include[@]}" -DONELANE_WITH_CUDA -Xcompiler 
 link=(-static-libstdc++ -static-libgcc -L"$cuda/lib64" -lcudart_static -ldl -lrt -lpthread)
 
 # The kernels first: they take longest.
-library=("$root"/src/cuda/attention/*.cu "$root"/src/kernels/attention/{api,plan,reference,validate}.cc
+library=("$root"/src/cuda/attention/{cluster,combine,run,wide}.cu
+         "$root"/src/kernels/attention/{api,plan,reference,validate}.cc
          "$root"/src/numerics/{formats,quantize,records}.cc "$root"/src/base/check.cc)
 support=("$root"/tests/attention/{inputs,operands,compare,backend}.cc "$root"/tests/attention/backend_cuda.cu)
 check=("$root"/tests/attention/{attention_check,cases}.cc)
