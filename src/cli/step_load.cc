@@ -6,6 +6,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "base/splitmix.h"
 
 namespace onelane {
 namespace {
@@ -20,14 +21,6 @@ void fill_records(const RecordBlock& block, std::mt19937_64& random) {
     std::generate(values.begin(), values.end(), [&] { return normal(random); });
     encode_record(block.format, values.data(), block.data(slot), block.scales(slot));
   }
-}
-
-// splitmix64's output function: neighbouring numbers have nothing in common.
-uint64_t scramble(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
 }
 
 }  // namespace
@@ -148,7 +141,8 @@ void StepLoad::lay_out_pages(int sequences, int pages) {
 std::vector<int32_t> StepLoad::tokens(uint64_t draw, int first, int count) const {
   std::vector<int32_t> drawn;
   for (int i = 0; i < count; ++i) {
-    const uint64_t number = scramble(seed_ ^ scramble((draw << 32) + static_cast<uint64_t>(first + i)));
+    const uint64_t place = SplitMix((draw << 32) + static_cast<uint64_t>(first + i)).next();
+    const uint64_t number = SplitMix(seed_ ^ place).next();
     drawn.push_back(static_cast<int32_t>(number % static_cast<uint64_t>(model_.spec.vocab)));
   }
   return drawn;

@@ -7,30 +7,22 @@
 #include <numeric>
 
 #include "base/format.h"
+#include "base/splitmix.h"
 #include "engine/request.h"
 
 namespace onelane {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ULL;
-
-// The finaliser of splitmix64: a bijection whose outputs pass for random.
-uint64_t mix(uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
-  return value ^ (value >> 31);
-}
-
 // The race: the entry with the largest logit / temperature - log(E_id) wins, which is softmax(logits / temperature).
 class Race {
  public:
   Race(const SamplingParams& params, int64_t position)
       : scale_(1.0 / static_cast<double>(params.temperature)),
-        base_(mix(params.seed + kGolden * (static_cast<uint64_t>(position) + 1))) {}
+        base_(splitmix(params.seed + kSplitMixStep * (static_cast<uint64_t>(position) + 1))) {}
 
   void enter(float logit, int32_t id) {
-    const uint64_t bits = mix(base_ + kGolden * (static_cast<uint64_t>(id) + 1));
+    const uint64_t bits = splitmix(base_ + kSplitMixStep * (static_cast<uint64_t>(id) + 1));
     const double lead = static_cast<double>(logit) * scale_;
     // With u uniform, -log(-log(1 - u)) <= -log(u) <= (leading zeros + 1) log 2: most tokens lose without a logarithm.
     if (lead + (std::countl_zero(bits) + 1) * 0.6931471805599454 < best_) return;

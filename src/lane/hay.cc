@@ -88,13 +88,6 @@ void append_sentence(std::string& out, SeededIntegers& numbers) {
 
 }  // namespace
 
-uint64_t SeededIntegers::next() {
-  uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
 size_t SeededIntegers::below(size_t count) {
   ONELANE_CHECK(count >= 1 && count <= UINT32_MAX, "a range of 1 to 2^32 - 1");
   return static_cast<size_t>(((next() >> 32) * count) >> 32);

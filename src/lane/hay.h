@@ -11,18 +11,20 @@
 #include <string>
 #include <vector>
 
+#include "base/splitmix.h"
+
 namespace onelane {
 
 // Integers that a seed fixes everywhere (splitmix64), unlike the standard library's distributions.
 class SeededIntegers {
  public:
-  explicit SeededIntegers(uint64_t seed) : state_(seed) {}
-  uint64_t next();
+  explicit SeededIntegers(uint64_t seed) : numbers_(seed) {}
+  uint64_t next() { return numbers_.next(); }
   // Uniform in 0..count-1 but for a bias below count / 2^32; count >= 1.
   size_t below(size_t count);
 
  private:
-  uint64_t state_;
+  SplitMix numbers_;
 };
 
 struct HayFact {

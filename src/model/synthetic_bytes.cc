@@ -82,13 +82,6 @@ void fill_with_content(std::span<std::byte> out, Random& random, const Content& 
 
 }  // namespace
 
-uint64_t Random::next() {
-  uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
 double normal_quantile(double p) {
   double low = -9, high = 9;
   for (int i = 0; i < 50; ++i) {

@@ -11,23 +11,24 @@
 #include <span>
 #include <vector>
 
+#include "base/splitmix.h"
 #include "checkpoint/tensor.h"
 #include "device/buffer.h"
 
 namespace onelane {
 
-// splitmix64: the same numbers everywhere.
+// Numbers that the seed fixes everywhere.
 class Random {
  public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t next();
+  explicit Random(uint64_t seed) : numbers_(seed) {}
+  uint64_t next() { return numbers_.next(); }
   // Below `bound`, as good as uniformly for bounds far below 2^64.
   uint64_t below(uint64_t bound) { return next() % bound; }
   // In (0, 1).
   double unit() { return (static_cast<double>(next() >> 12) + 0.5) * 0x1p-52; }
 
  private:
-  uint64_t state_;
+  SplitMix numbers_;
 };
 
 // z with P(Z < z) = p for a standard normal Z; p in (0, 1).

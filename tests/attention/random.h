@@ -5,14 +5,17 @@
 #include <cmath>
 #include <cstdint>
 
+#include "base/splitmix.h"
+
 namespace onelane::attention_test {
 
 class Random {
  public:
   // Streams of one seed are independent, so that threads can fill parts of a tensor in any order.
-  explicit Random(uint64_t seed, uint64_t stream = 0) : state_(mix(seed) ^ mix(stream + 0x632be59bd9b4e019ull)) {}
+  explicit Random(uint64_t seed, uint64_t stream = 0)
+      : numbers_(splitmix(seed) ^ splitmix(stream + 0x632be59bd9b4e019ull)) {}
 
-  uint64_t next() { return mix(state_ += 0x9e3779b97f4a7c15ull); }
+  uint64_t next() { return numbers_.next(); }
   // In [0, bound); bound at least 1.
   int below(int bound) {
     return static_cast<int>(((next() >> 32) * static_cast<uint64_t>(static_cast<uint32_t>(bound))) >> 32);
@@ -34,11 +37,6 @@ class Random {
   }
 
  private:
-  static uint64_t mix(uint64_t z) {  // splitmix64
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-  }
   // Quantile i by bisection of the normal's distribution function.
   static std::array<float, 4096> make_quantiles() {
     std::array<float, 4096> table{};
@@ -54,7 +52,7 @@ class Random {
     return table;
   }
 
-  uint64_t state_;
+  SplitMix numbers_;
   uint64_t bits_ = 0;
   int left_ = 0;
 };
