@@ -14,27 +14,27 @@ void choose_drafts(ForwardPass& forward, int first_row, int32_t anchor, int64_t 
                    int vocab, const DraftLimits& limits, Sampler& sampler, std::vector<DraftToken>& drafts) {
   drafts.clear();
   const auto width = static_cast<size_t>(vocab);
-  const int rows = static_cast<int>(logits.size() / width);
+  const int depth = std::clamp(limits.depth, 0, static_cast<int>(logits.size() / width));
+  double survival = 1;
+  // Whether the next draft is too unlikely to be accepted, with all before it.
+  const auto hopeless = [&](float confidence) {
+    survival /= 1 + std::exp(-static_cast<double>(confidence));
+    return limits.confidence > 0 && !(survival >= static_cast<double>(limits.confidence));
+  };
   if (sampler.takes_best()) {
-    const auto depth = static_cast<size_t>(std::clamp(limits.depth, 0, rows));
-    std::vector<int32_t> tokens(depth);
-    std::vector<float> confidences(depth);
+    std::vector<int32_t> tokens(static_cast<size_t>(depth));
+    std::vector<float> confidences(tokens.size());
     if (depth > 0) forward.draft_chain(first_row, tokens, confidences);
-    double survival = 1;
-    for (size_t i = 0; i < depth && tokens[i] >= 0; ++i) {
-      survival /= 1 + std::exp(-static_cast<double>(confidences[i]));
-      if (limits.confidence > 0 && !(survival >= static_cast<double>(limits.confidence))) return;
+    for (size_t i = 0; i < tokens.size() && tokens[i] >= 0 && !hopeless(confidences[i]); ++i) {
       drafts.push_back({tokens[i], confidences[i]});
     }
     return;
   }
   int32_t previous = anchor;
-  double survival = 1;
-  for (int row = 0; row < std::min(limits.depth, rows); ++row) {
+  for (int row = 0; row < depth; ++row) {
     const std::span<float> values = logits.subspan(static_cast<size_t>(row) * width, width);
     const float confidence = forward.draft_token(first_row + row, previous, values.data());
-    survival /= 1 + std::exp(-static_cast<double>(confidence));
-    if (limits.confidence > 0 && !(survival >= static_cast<double>(limits.confidence))) return;
+    if (hopeless(confidence)) return;
     const auto token = sampler.sample(values, position + 1 + row);
     if (!token) return;
     drafts.push_back({*token, confidence});
