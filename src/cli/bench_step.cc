@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <iostream>
 #include <optional>
 
@@ -98,13 +97,13 @@ std::optional<double> copy_bandwidth(Kernels& kernels) {
 
 void describe_device(const std::string& backend, StepReport& report) {
   report.device = "the processors";
-  if (!backend.starts_with("cuda")) return;
-  const int device = backend.size() > 5 ? std::atoi(backend.c_str() + 5) : 0;
+  const std::optional<int> device = cuda_device(backend);
+  if (!device) return;
   const auto plugin = load_plugin(plugin_folders());
   onelane_plugin_probe probe;
-  if (!plugin || plugin->table->probe(&probe) <= device) return;
-  report.device = probe.gpus[device].name;
-  report.device_bytes = probe.gpus[device].memory_bytes;
+  if (!plugin || plugin->table->probe(&probe) <= *device) return;
+  report.device = probe.gpus[*device].name;
+  report.device_bytes = probe.gpus[*device].memory_bytes;
 }
 
 // What caches take: of a page, and of a sequence besides its pages.
@@ -238,7 +237,7 @@ Result<StepReport> measure(const BenchStepCommand& command, std::vector<Cell> ce
   report.copy_gb_s = copy_bandwidth(*kernels);
   std::unique_ptr<Model> model;
   if (command.synthetic.empty()) {
-    ONELANE_ASSIGN(Runtime runtime, load_runtime(command.runtime));
+    ONELANE_ASSIGN(Runtime runtime, load_runtime(command.runtime, std::move(kernels)));
     kernels = std::move(runtime.kernels);
     model = std::move(runtime.model);
     report.model = command.runtime.dir;

@@ -11,25 +11,29 @@
 
 namespace onelane {
 
-Result<std::unique_ptr<Kernels>> make_kernels(const RuntimeOptions& options) {
+std::optional<int> cuda_device(std::string_view backend) {
   constexpr std::string_view kCuda = "cuda";
+  if (backend == kCuda) return 0;
+  if (!backend.starts_with("cuda:")) return {};
+  int device = 0;
+  const char* end = backend.data() + backend.size();
+  const auto [stop, failed] = std::from_chars(backend.data() + kCuda.size() + 1, end, device);
+  if (failed != std::errc() || stop != end || device < 0) return {};
+  return device;
+}
+
+Result<std::unique_ptr<Kernels>> make_kernels(const RuntimeOptions& options) {
   const std::string& backend = options.backend;
   if (backend == "cpu") return make_cpu_kernels(options.threads);
   if (backend == "reference") return make_reference_kernels();
-  int device = 0;
-  bool known = backend == kCuda;
-  if (backend.starts_with("cuda:")) {
-    const char* end = backend.data() + backend.size();
-    const auto [stop, failed] = std::from_chars(backend.data() + kCuda.size() + 1, end, device);
-    known = failed == std::errc() && stop == end && device >= 0;
-  }
-  if (!known) {
+  const std::optional<int> device = cuda_device(backend);
+  if (!device) {
     return Error{ErrorCode::kInvalidArgument,
                  format("--backend must be cpu, cuda, cuda:N (GPU number N) or reference, not '{}'", backend)};
   }
   const auto plugin = load_plugin(plugin_folders());
   if (!plugin) return Error{plugin.error().code, format("--backend {}: {}", backend, plugin.error().message)};
-  auto kernels = make_cuda_kernels(*plugin, device);
+  auto kernels = make_cuda_kernels(*plugin, *device);
   if (!kernels) return std::move(kernels).error().in("--backend " + backend);
   return kernels;
 }
@@ -41,8 +45,10 @@ Result<std::vector<int32_t>> Runtime::encode(std::string_view text, bool bos) co
   return ids;
 }
 
-Result<Runtime> load_runtime(const RuntimeOptions& options) {
-  ONELANE_ASSIGN(std::unique_ptr<Kernels> kernels, make_kernels(options));
+Result<Runtime> load_runtime(const RuntimeOptions& options, std::unique_ptr<Kernels> kernels) {
+  if (kernels == nullptr) {
+    ONELANE_ASSIGN(kernels, make_kernels(options));
+  }
   ONELANE_ASSIGN(Tokenizer tokenizer, Tokenizer::load(options.dir + "/tokenizer.json"));
   ONELANE_ASSIGN(CompressedTokenMap map, compressed_token_map(tokenizer));
   ONELANE_ASSIGN(std::unique_ptr<Model> model, Model::load(options.dir, std::move(map.number), kernels.get()));

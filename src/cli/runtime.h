@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "engine/session.h"
@@ -29,10 +31,14 @@ struct Runtime {
   Result<std::vector<int32_t>> encode(std::string_view text, bool bos) const;
 };
 
+// The GPU's number, of "cuda" or "cuda:N".
+std::optional<int> cuda_device(std::string_view backend);
+
 // What options.backend names.
 Result<std::unique_ptr<Kernels>> make_kernels(const RuntimeOptions& options);
 
-Result<Runtime> load_runtime(const RuntimeOptions& options);
+// On `kernels`, or when null on those that the options ask for.
+Result<Runtime> load_runtime(const RuntimeOptions& options, std::unique_ptr<Kernels> kernels = nullptr);
 
 // A progress callback that redraws one line on stderr, or an empty one when stderr is no terminal.
 Session::Progress progress_line(const std::string& what);
