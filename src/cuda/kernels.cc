@@ -46,7 +46,7 @@ class DeviceMemory final : public Memory {
 };
 
 // Pinned: both sides follow the same pointers.
-class SharedMemory final : public Memory {
+class SharedMemory final : public HostMemory {
  public:
   std::byte* allocate(size_t bytes) override {
     void* data = nullptr;
@@ -55,10 +55,6 @@ class SharedMemory final : public Memory {
     return nullptr;
   }
   void release(std::byte* data) override { cudaFreeHost(data); }
-  void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
-  void fill(void* to, int byte, size_t bytes) override { std::memset(to, byte, bytes); }
-  int64_t available() const override { return -1; }
-  bool on_host() const override { return true; }
 };
 
 // Host arrays that go to the device together, step after step, in one copy. Device memory grows and stays; what has
@@ -132,10 +128,6 @@ class Upload {
   size_t next_ = 0;
   int generation_ = 0;
 };
-
-ExpertPointers pointers_of(const ExpertWeights& expert) {
-  return {expert.w1.data, expert.w2.data, expert.w3.data, expert.w1.scale, expert.w2.scale, expert.w3.scale};
-}
 
 class CudaKernels final : public Kernels {
  public:

@@ -37,6 +37,9 @@ struct ExpertPointers {
   const std::byte *w1, *w2, *w3;
   const uint8_t *w1_scale, *w2_scale, *w3_scale;
 };
+inline ExpertPointers pointers_of(const ExpertWeights& expert) {
+  return {expert.w1.data, expert.w2.data, expert.w3.data, expert.w1.scale, expert.w2.scale, expert.w3.scale};
+}
 void experts(const Stage& stage, const ExpertsArgs& args, const ExpertPointers* device_experts);
 void engram(const Stage& stage, const EngramArgs& args);
 

@@ -4,23 +4,16 @@
 #include <cstring>
 
 namespace onelane {
-namespace {
 
-class HostMemory final : public Memory {
- public:
-  std::byte* allocate(size_t bytes) override {
-    constexpr size_t kAlignment = 256;
-    void* data = nullptr;
-    return ::posix_memalign(&data, kAlignment, bytes) == 0 ? static_cast<std::byte*>(data) : nullptr;
-  }
-  void release(std::byte* data) override { std::free(data); }
-  void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
-  void fill(void* to, int byte, size_t bytes) override { std::memset(to, byte, bytes); }
-  int64_t available() const override { return -1; }
-  bool on_host() const override { return true; }
-};
+std::byte* HostMemory::allocate(size_t bytes) {
+  constexpr size_t kAlignment = 256;
+  void* data = nullptr;
+  return ::posix_memalign(&data, kAlignment, bytes) == 0 ? static_cast<std::byte*>(data) : nullptr;
+}
 
-}  // namespace
+void HostMemory::release(std::byte* data) { std::free(data); }
+void HostMemory::copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+void HostMemory::fill(void* to, int byte, size_t bytes) { std::memset(to, byte, bytes); }
 
 Memory& host_memory() {
   static HostMemory memory;

@@ -25,7 +25,16 @@ class Memory {
   virtual bool on_host() const = 0;
 };
 
-// malloc, memcpy, memset.
+// malloc, memcpy, memset. Who has another kind of host memory changes where it comes from.
+class HostMemory : public Memory {
+ public:
+  std::byte* allocate(size_t bytes) override;
+  void release(std::byte* data) override;
+  void copy(void* to, const void* from, size_t bytes) override;
+  void fill(void* to, int byte, size_t bytes) override;
+  int64_t available() const override { return -1; }
+  bool on_host() const override { return true; }
+};
 Memory& host_memory();
 
 }  // namespace onelane

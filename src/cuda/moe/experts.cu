@@ -31,10 +31,6 @@ __global__ void sum_pairs(const bf16* pairs, int rows, int topk, int dim, bf16* 
 
 }  // namespace
 
-ExpertPointers pointers_of(const ExpertWeights& expert) {
-  return {expert.w1.data, expert.w2.data, expert.w3.data, expert.w1.scale, expert.w2.scale, expert.w3.scale};
-}
-
 }  // namespace moe
 
 void experts(const Stage& stage, const ExpertsArgs& args, const ExpertPointers* device_experts) {

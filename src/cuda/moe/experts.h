@@ -28,8 +28,6 @@ struct ExpertsCall {
   int pairs() const { return routed_pairs() + rows(); }
 };
 
-ExpertPointers pointers_of(const ExpertWeights& expert);
-
 // Columns of one expert, kWidth at most.
 template <int kWidth>
 struct Tile {
