@@ -181,7 +181,6 @@ void ForwardPass::seed_drafter(const Step& step) {
       kernels_.commit(rows, {.kv = kv_, .ring = store_.draft_ring(stage.index)});
     }
   });
-  kernels_.finish();
 }
 
 void ForwardPass::draft(const Step& step, float* logits) {
