@@ -147,7 +147,8 @@ __device__ __forceinline__ void encode_record(const float (&v)[kCount], int lane
 }
 
 // For all threads of a warp: the sum in every lane, added in the same order whatever the caller.
-__device__ __forceinline__ float warp_sum(float x) {
+template <class T>
+__device__ __forceinline__ T warp_sum(T x) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffff, x, distance);
   return x;

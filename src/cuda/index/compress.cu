@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "cuda/index/vectors.h"
 #include "cuda/linear/multiply.h"
+#include "cuda/linear/rms_norm.h"
 #include "cuda/stages.h"
 
 namespace onelane::cuda {
@@ -126,16 +127,6 @@ struct Group {
   }
 };
 
-__device__ __forceinline__ double warp_sum(double x) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffff, x, distance);
-  return x;
-}
-
-__device__ __forceinline__ float norm_scale(double squares, int width, float eps) {
-  return static_cast<float>(1.0 / sqrt(squares / width + eps));
-}
-
 // A warp: turns a latent and stores it. Lane l has the values from 16 l on.
 template <RecordFormat kFormat>
 __device__ __forceinline__ void store_entry(const Params& p, const int32_t* pages, int entry, const float* latent,
@@ -222,7 +213,7 @@ __device__ __forceinline__ void compress_group(const Params& p, int number, int 
 #pragma unroll
   for (const double of_warp : squares) sum += of_warp;
   if (channel < pooler.width) {
-    const float normed = x * norm_scale(sum, pooler.width, p.norm_eps);
+    const float normed = x * rms_scale(sum, pooler.width, p.norm_eps);
     latent[channel] = round_bf16(norm * normed);
   }
   __syncthreads();
@@ -249,7 +240,7 @@ __device__ __forceinline__ void compress_group(const Params& p, int number, int 
         dot = fmaf(w.x, of_latent.x, dot);
         dot = fmaf(w.y, of_latent.y, dot);
       }
-      dot = warp_sum(dot);
+      dot = static_cast<float>(warp_sum(static_cast<double>(dot)));
       if (lane == 0) key[out] = round_bf16(dot);
     }
     __syncthreads();
@@ -273,7 +264,7 @@ __device__ __forceinline__ void compress_group(const Params& p, int number, int 
       v[i] = key[lane * 4 + i];
       of_lane += static_cast<double>(v[i]) * v[i];
     }
-    const float scale = norm_scale(warp_sum(of_lane), kIndexDim, p.norm_eps);
+    const float scale = rms_scale(warp_sum(of_lane), kIndexDim, p.norm_eps);
 #pragma unroll
     for (int i = 0; i < 4; ++i) v[i] = round_bf16(bf16_to_float(p.k_norm[lane * 4 + i]) * (v[i] * scale));
     rope_index_vector(v, lane, angles);

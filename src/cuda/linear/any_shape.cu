@@ -1,4 +1,5 @@
 // Products of shapes and addresses that do not come in whole 16 bytes, and what prepares activations for others.
+#include "cuda/linear/decode.h"
 #include "cuda/linear/piece.h"
 
 namespace onelane::cuda {
@@ -7,12 +8,8 @@ namespace {
 constexpr int kThreads = 256;
 
 __device__ float weight(const Piece& piece, Matrix::Kind kind, int row, int k) {
-  const int64_t at = static_cast<int64_t>(row) * piece.in + k;
-  if (kind == Matrix::Kind::kBf16) return bf16_to_float(reinterpret_cast<const uint16_t*>(piece.data)[at]);
-  const float scale = e8m0_to_float(weight_scale(piece, row, k));
-  const uint8_t* codes = reinterpret_cast<const uint8_t*>(piece.data);
-  if (kind == Matrix::Kind::kFp8) return e4m3_to_float(codes[at]) * scale;
-  return e2m1_to_float(codes[at / 2] >> (k % 2 * 4) & 15) * scale;
+  const float value = code_value(kind, piece.data, static_cast<int64_t>(row) * piece.in + k);
+  return kind == Matrix::Kind::kBf16 ? value : value * e8m0_to_float(weight_scale(piece, row, k));
 }
 
 // A warp for an output of a row.

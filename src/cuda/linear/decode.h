@@ -5,8 +5,9 @@
 
 #include <cstdint>
 
-#include "cuda/ptx/memory.h"
+#include "cuda/numerics.h"
 #include "cuda/ptx/mma.h"
+#include "kernels/kernels.h"
 
 namespace onelane::cuda {
 
@@ -61,6 +62,24 @@ __device__ __forceinline__ void e2m1_to_bf16(uint32_t nibbles, uint32_t (&out)[4
     const uint32_t up = nibbles << (12 - 4 * i);
     out[i] = ptx::fma_bf16((up & 0x80008000u) | (up >> 6 & 0x01c001c0u), 0x7e807e80u, kMinusZero);
   }
+}
+
+// total += a product [16, 8] of one block, as mma has it, times the scales of rows g and g + 8 and of columns 2 t and
+// 2 t + 1.
+__device__ __forceinline__ void promote(float (&total)[4], const float (&sum)[4], float low, float high,
+                                        const float2& columns) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    total[i] = __fmaf_rn(sum[i], __fmul_rn(i < 2 ? low : high, i % 2 == 0 ? columns.x : columns.y), total[i]);
+  }
+}
+
+// The value of element `at` of a matrix, without its scale: for what is not fast.
+__device__ __forceinline__ float code_value(Matrix::Kind kind, const std::byte* data, int64_t at) {
+  const uint8_t* codes = reinterpret_cast<const uint8_t*>(data);
+  if (kind == Matrix::Kind::kBf16) return bf16_to_float(reinterpret_cast<const uint16_t*>(data)[at]);
+  if (kind == Matrix::Kind::kFp8) return e4m3_to_float(codes[at]);
+  return e2m1_to_float(codes[at / 2] >> (at % 2 * 4) & 15);
 }
 
 }  // namespace onelane::cuda

@@ -122,10 +122,7 @@ struct Format {
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum[i] = fmaf(d[i], i < 2 ? low : high, sum[i]);
     } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sum[i] = fmaf(d[i], (i < 2 ? low : high) * (i % 2 == 0 ? act.x : act.y), sum[i]);
-      }
+      cuda::promote(sum, d, low, high, act);
     }
   }
 

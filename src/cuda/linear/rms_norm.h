@@ -7,8 +7,8 @@
 namespace onelane::cuda {
 
 // What a row with this sum of squares is multiplied with.
-__device__ __forceinline__ float rms_scale(float squares, int width, float eps) {
-  return static_cast<float>(1.0 / sqrt(static_cast<double>(squares) / width + eps));
+__device__ __forceinline__ float rms_scale(double squares, int width, float eps) {
+  return static_cast<float>(1.0 / sqrt(squares / width + eps));
 }
 // One value of a normed row, before it is rounded.
 __device__ __forceinline__ float normed(float x, float scale, uint16_t weight) {

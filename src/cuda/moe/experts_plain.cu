@@ -1,6 +1,7 @@
 // Experts of any matrices: what no published checkpoint has, such as activations that stay bf16. A warp takes one value
 // of one pair, and quantises the row again for each: slow, and right.
 #include "base/check.h"
+#include "cuda/linear/decode.h"
 #include "cuda/moe/experts.h"
 #include "cuda/numerics.h"
 
@@ -17,16 +18,12 @@ struct Form {
 
 __device__ __forceinline__ float weight_at(const Form& form, const std::byte* data, const uint8_t* scale, int row,
                                            int k) {
-  const uint8_t* bytes = reinterpret_cast<const uint8_t*>(data);
   const int64_t at = static_cast<int64_t>(row) * form.in + k;
-  if (form.kind == Matrix::Kind::kFp8) {
-    const int64_t tiles = (form.in + form.block - 1) / form.block;
-    return e4m3_to_float(bytes[at]) * e8m0_to_float(scale[row / form.block * tiles + k / form.block]);
-  }
-  if (form.kind == Matrix::Kind::kFp4) {
-    return e2m1_to_float(bytes[at / 2] >> (k % 2 * 4) & 15) * e8m0_to_float(scale[at / 32]);
-  }
-  return bf16_to_float(reinterpret_cast<const bf16*>(data)[at]);
+  const float value = code_value(form.kind, data, at);
+  if (form.kind == Matrix::Kind::kBf16) return value;
+  if (form.kind == Matrix::Kind::kFp4) return value * e8m0_to_float(scale[at / 32]);
+  const int64_t tiles = (form.in + form.block - 1) / form.block;
+  return value * e8m0_to_float(scale[row / form.block * tiles + k / form.block]);
 }
 
 // Of a row of weights and a row x of activations, in all lanes of the warp. kCount values a lane are an activation

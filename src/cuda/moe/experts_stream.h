@@ -26,18 +26,6 @@ struct Totals {
   float of[2][kGroups][4];
 };
 
-__device__ __forceinline__ float2 load_shared_two(uint32_t address) {
-  float2 v;
-  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
-  return v;
-}
-
-__device__ __forceinline__ uint2 load_shared_words(uint32_t address) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
-  return v;
-}
-
 // A block's weights of one lane as f16: [m][even, odd][as mma has them].
 struct WeightBlock {
   uint32_t a[2][2][4];
@@ -153,7 +141,7 @@ __device__ __forceinline__ void add_quad(Totals<kGroups>& totals, uint32_t slot,
       ptx::load_matrices(words[m], matrices + (m * kTileRows * kRowStride + pair * 32));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        scale[m][half] = load_shared_two(scales + (m * kTileRows + 8 * half) * 16 + pair * 8);
+        scale[m][half] = ptx::load_shared_floats(scales + (m * kTileRows + 8 * half) * 16 + pair * 8);
       }
     }
 #pragma unroll
@@ -175,20 +163,19 @@ __device__ __forceinline__ void add_quad(Totals<kGroups>& totals, uint32_t slot,
         float sum[2][4];
         weights.multiply(second == 0 ? x[n].x : x[n].z, second == 0 ? x[n].y : x[n].w, sum);
         float2 factor;
-        if constexpr (!kOneFactor) factor = load_shared_two(factors + n * 128 + (2 * pair + second) * 32);
+        if constexpr (!kOneFactor) factor = ptx::load_shared_floats(factors + n * 128 + (2 * pair + second) * 32);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
+          const float by[2] = {second == 0 ? scale[m][0].x : scale[m][0].y,
+                               second == 0 ? scale[m][1].x : scale[m][1].y};
+          if constexpr (!kOneFactor) {
+            promote(totals.of[m][n], sum[m], by[0], by[1], factor);
+          } else {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float by = second == 0 ? scale[m][i / 2].x : scale[m][i / 2].y;
-            float& total = totals.of[m][n][i];
-            float& of_quad = quad.of[m][n][i];
-            if constexpr (!kOneFactor) {
-              total = __fmaf_rn(sum[m][i], __fmul_rn(by, i % 2 == 0 ? factor.x : factor.y), total);
-            } else if (pair == 0 && second == 0) {
-              of_quad = __fmul_rn(sum[m][i], by);
-            } else {
-              of_quad = __fmaf_rn(sum[m][i], by, of_quad);
+            for (int i = 0; i < 4; ++i) {
+              float& of_quad = quad.of[m][n][i];
+              const bool first = pair == 0 && second == 0;
+              of_quad = first ? __fmul_rn(sum[m][i], by[i / 2]) : __fmaf_rn(sum[m][i], by[i / 2], of_quad);
             }
           }
         }
@@ -199,7 +186,7 @@ __device__ __forceinline__ void add_quad(Totals<kGroups>& totals, uint32_t slot,
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
       if (kGroups > 1 && n >= live) break;
-      const float2 factor = load_shared_two(factors + n * 128);
+      const float2 factor = ptx::load_shared_floats(factors + n * 128);
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -227,7 +214,7 @@ __device__ __forceinline__ void add_pair(Totals<kGroups>& totals, uint32_t slot,
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const uint2 words = load_shared_words(rows + ((m * kTileRows + 8 * half) * kRowStride + b * 32));
+        const uint2 words = ptx::load_shared_two(rows + ((m * kTileRows + 8 * half) * kRowStride + b * 32));
         even[m][half] = ptx::permute(words.x, words.y, 0x6420);
         odd[m][half] = ptx::permute(words.x, words.y, 0x7531);
       }
@@ -239,15 +226,9 @@ __device__ __forceinline__ void add_pair(Totals<kGroups>& totals, uint32_t slot,
       const uint4 x = kCodeBytes<kGroups> > 0 ? ptx::load_shared_four(codes + n * 1024) : own;
       float sum[2][4];
       weights.multiply(b == 0 ? x.x : x.z, b == 0 ? x.y : x.w, sum);
-      const float2 factor = load_shared_two(factors + n * 128 + b * 32);
+      const float2 factor = ptx::load_shared_floats(factors + n * 128 + b * 32);
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& total = totals.of[m][n][i];
-          total = __fmaf_rn(sum[m][i], __fmul_rn(scale[m][b], i % 2 == 0 ? factor.x : factor.y), total);
-        }
-      }
+      for (int m = 0; m < 2; ++m) promote(totals.of[m][n], sum[m], scale[m][b], scale[m][b], factor);
     }
   }
 }
@@ -301,15 +282,9 @@ __device__ __forceinline__ void add_stage(Totals<kGroups>& totals, uint32_t slot
       }
       float sum[2][4];
       weights.multiply(x.x, x.y, sum);
-      const float2 factor = load_shared_two(factors + n * 128 + b * 32);
+      const float2 factor = ptx::load_shared_floats(factors + n * 128 + b * 32);
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& total = totals.of[m][n][i];
-          total = __fmaf_rn(sum[m][i], __fmul_rn(scale[m][i / 2], i % 2 == 0 ? factor.x : factor.y), total);
-        }
-      }
+      for (int m = 0; m < 2; ++m) promote(totals.of[m][n], sum[m], scale[m][0], scale[m][1], factor);
     }
   }
 }

@@ -1,4 +1,4 @@
-// Collapsing the four copies of a row's stream, and RMS norms: pieces that several stages' kernels are made of.
+// Collapsing the four copies of a row's stream, and sums over a block: pieces that several stages' kernels are made of.
 #pragma once
 
 #include "cuda/numerics.h"
