@@ -44,16 +44,17 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const bool wanted = i < static_cast<int64_t>(piece.rows) * per_row;
   const int row = static_cast<int>(i / per_row), k = static_cast<int>(i % per_row) * 8;
-  uint4 values = make_uint4(0, 0, 0, 0);
+  uint4 values[1] = {};
   if (wanted) {
     const bf16* x = piece.x + row * piece.x_stride + k;
     const auto pair = [&](int j) { return x[j] | static_cast<uint32_t>(x[j + 1]) << 16; };
-    values = aligned ? *reinterpret_cast<const uint4*>(x) : make_uint4(pair(0), pair(2), pair(4), pair(6));
+    values[0] = aligned ? *reinterpret_cast<const uint4*>(x) : make_uint4(pair(0), pair(2), pair(4), pair(6));
   }
+  uint2 eight[1];
   uint32_t scale;
-  const uint2 eight = quantise_eight(values, piece.act_shift, scale);
+  quantise_lane(values, piece.act_shift, eight, scale);
   if (!wanted) return;
-  *reinterpret_cast<uint2*>(codes + static_cast<int64_t>(row) * piece.in + k) = eight;
+  *reinterpret_cast<uint2*>(codes + static_cast<int64_t>(row) * piece.in + k) = eight[0];
   const int block = k >> piece.act_shift;
   if (block << piece.act_shift == k)
     scales[static_cast<int64_t>(block) * piece.scale_stride + row] = e8m0_to_float(scale);

@@ -1,25 +1,23 @@
 // Products of few rows (up to 16): bound by how fast the weights come.
 //
-// A block of 16 or 32 warps has a multiprocessor to itself and stays with one piece. It keeps the piece's activations
-// in shared memory, quantised by itself, while the first weights are on their way. A warp makes one segment of 16
-// outputs, then the same segment of the next 16, and so on; the weights of what comes next are always in flight into
-// the warp's own ring of lines, past the end of a group of outputs. The segments' sums meet in shared memory, once a
-// group.
+// Weights go from memory into the registers of the lanes that multiply with them, with nothing in between. A warp makes
+// one segment of 16 outputs, then the same segment of the next; the next lines of its rows are always on their way,
+// past the end of a group of outputs, and the first ones before the kernel ahead has ended. A block quantises the
+// activations of its piece into shared memory, where the segments' sums meet as well, once a group. A multiprocessor
+// has 16 warps.
 #include "cuda/linear/walk.h"
-#include "cuda/ptx/cached_copy.h"
 
 namespace onelane::cuda {
 namespace {
 
-constexpr int kStageBytes = kTile * kLine;  // a line of each
-constexpr int kSumStride = 20;              // floats between the rows of a tile of sums: no two lanes in one bank
-constexpr int kMostStages = 4, kFewestStages = 2;
+constexpr int kRing = 3;        // lines of a warp
+constexpr int kSumStride = 20;  // floats between the rows of a warp's sums: no two lanes in one bank
 
-// Bytes between rows of activations: neighbouring rows' blocks in different banks.
+// Bytes between rows of activations: those that a warp reads at once are in different banks.
 template <class F>
 __host__ __device__ int act_stride(int in) {
   const int bytes = F::kQuantised ? in : 2 * in;
-  return (bytes + kLine - 1) / kLine * kLine + 4 * F::kActBytes;
+  return (bytes + kLine - 1) / kLine * kLine + (F::kActBytes < kLine / 4 ? 4 * F::kActBytes : 16);
 }
 // Floats of scales [block, row_tiles], in whole lines.
 template <class F>
@@ -30,226 +28,187 @@ template <class F>
 size_t act_bytes(const Piece& piece, int row_tiles) {
   return sizeof(float) * scale_floats<F>(piece, row_tiles) + static_cast<size_t>(piece.rows) * act_stride<F>(piece.in);
 }
-
-// Waits until the oldest of `stages` committed copies is there.
-__device__ __forceinline__ void wait_for_oldest(int stages) {
-  if (stages == 4) asm volatile("cp.async.wait_group 3;" ::: "memory");
-  if (stages == 3) asm volatile("cp.async.wait_group 2;" ::: "memory");
-  if (stages == 2) asm volatile("cp.async.wait_group 1;" ::: "memory");
-}
-
-// The rows of x, as codes and scales [block, kRows] or as they are. Whole warps: blocks of activations are reduced over
-// lanes.
-template <class F, int kRows, int kThreads>
+// The rows of x, as codes and scales [block, kRows] or as they are, when all threads have passed a barrier. A warp
+// takes 512 values of a row at a time, a lane 16.
+template <class F, int kRows, int kWarps>
 __device__ __forceinline__ void load_activations(const Piece& piece, uint8_t* act, float* scales) {
-  constexpr int kBatch = kThreads > 512 ? 4 : 8;
-  const int per_row = piece.in / 8, rows = piece.rows;
-  const int stride = act_stride<F>(piece.in);
-  const int64_t x_stride = piece.x_stride;
+  constexpr int kBatch = 4, kSpan = 512, kLaneValues = kSpan / 32;
+  const int in = piece.in, spans = (in + kSpan - 1) / kSpan, stride = act_stride<F>(in);
   const int act_shift = F::kUnit == 128 ? 7 : piece.act_shift;
-  for (int base = threadIdx.x / 32 * 32; base < per_row; base += kThreads) {
-    const int i = base + threadIdx.x % 32;
-    const bf16* from = piece.x + i * 8;
-#pragma unroll 1
-    for (int first = 0; first < rows; first += kBatch) {
-      uint4 values[kBatch];
+  // i / spans, exactly: i spans stays below 2^20.
+  const int items = piece.rows * spans, inverse = ((1 << 20) - 1 + spans) / spans;
+  for (int first = threadIdx.x / 32; first < items; first += kWarps * kBatch) {
+    int rows[kBatch], at[kBatch];
+    uint4 values[kBatch][2];
 #pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        values[j] = make_uint4(0, 0, 0, 0);
-        if (first + j < rows && i < per_row) values[j] = *reinterpret_cast<const uint4*>(from);
-        from += x_stride;
-      }
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = first + j * kWarps;
+      rows[j] = i * inverse >> 20;
+      at[j] = (i - rows[j] * spans) * kSpan + threadIdx.x % 32 * kLaneValues;
+      if (i >= items) at[j] = in;
+      const bf16* from = piece.x + rows[j] * piece.x_stride + at[j];
 #pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        const int row = first + j;
+      for (int half = 0; half < 2; ++half) {
         if constexpr (F::kQuantised) {
-          uint32_t scale;
-          const uint2 codes = quantise_eight(values[j], act_shift, scale);
-          if (i >= per_row || row >= rows) continue;
-          *reinterpret_cast<uint2*>(act + row * stride + i * 8) = codes;
-          const int block = i * 8 >> act_shift;
-          if (block << act_shift == i * 8) scales[block * kRows + row] = e8m0_to_float(scale);
-        } else {
-          if (i < per_row && row < rows) *reinterpret_cast<uint4*>(act + row * stride + i * 16) = values[j];
+          values[j][half] = make_uint4(0, 0, 0, 0);
+          if (at[j] < in) values[j][half] = reinterpret_cast<const uint4*>(from)[half];
+        } else if (at[j] < in) {
+          uint8_t* to = act + rows[j] * stride + (at[j] + 8 * half) * 2;
+          ptx::copy_async(static_cast<uint32_t>(__cvta_generic_to_shared(to)), from + 8 * half);
         }
       }
     }
+    if constexpr (F::kQuantised) {
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        uint2 codes[2];
+        uint32_t scale;
+        quantise_lane(values[j], act_shift, codes, scale);
+        if (at[j] >= in) continue;
+        *reinterpret_cast<uint4*>(act + rows[j] * stride + at[j]) =
+            make_uint4(codes[0].x, codes[0].y, codes[1].x, codes[1].y);
+        const int block = at[j] >> act_shift;
+        if (block << act_shift == at[j]) scales[block * kRows + rows[j]] = e8m0_to_float(scale);
+      }
+    }
+  }
+  if constexpr (!F::kQuantised) {
+    ptx::copies_commit();
+    ptx::copies_wait();
   }
 }
 
-template <class F, int kRows, int kWarps>
-__global__ void __launch_bounds__(32 * kWarps, 1) multiply_few(const __grid_constant__ Pieces pieces, int ring_stages) {
+template <class F, int kRowTiles, int kWarps>
+__global__ void __launch_bounds__(32 * kWarps, 16 / kWarps) multiply_few(const __grid_constant__ Pieces pieces) {
   constexpr int kThreads = 32 * kWarps;
-  constexpr int kRowTiles = kRows / 8;
-  constexpr int kSums = kRows * kSumStride;
-  constexpr int kMostOutputs = kRows * kTile * kWarps / kThreads;  // of a thread, a group
+  static_assert(kWarps % kMostSegments == 0);
+  constexpr int kRows = 8 * kRowTiles, kSums = kRows * kSumStride;
   extern __shared__ __align__(kLine) uint8_t shared[];
   const Piece& piece = piece_of(pieces, blockIdx.x);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int g = lane / 4, t = lane % 4;
-  const int segments = piece.segments, rows = piece.rows, outs = piece.outs;
-  [[maybe_unused]] const int act_shift = piece.act_shift;
-  const int tiles_a_group = kWarps / segments;
-  const int segment = warp % segments;
-  Walk walk;
-  walk.first_row = piece.first_out, walk.last_row = piece.first_out + outs - 1;
-  walk.tiles_begin = first_row_of_tiles(piece);
-  walk.tiles = tiles_of(piece), walk.groups = (walk.tiles + tiles_a_group - 1) / tiles_a_group;
-  walk.tiles_a_group = tiles_a_group, walk.tile_of_group = warp / segments;
-  walk.first_group = blockIdx.x - piece.first_block, walk.step = piece.blocks;
-  walk.begin = segment_begin(piece, F::kUnit, segment);
-  walk.blocks = segment_begin(piece, F::kUnit, segment + 1) - walk.begin;
-  const int stages = (walk.blocks + F::kBlocks - 1) / F::kBlocks;
+  const Walk walk(piece, F::kUnit, warp, kWarps);
+  // Of the longest segment, so that all warps of a block take as many.
+  const int longest = (piece.in / F::kUnit + piece.segments - 1) / piece.segments * (F::kUnit / kBlock);
+  const int lines = (longest + F::kBlocks - 1) / F::kBlocks;
 
-  uint8_t* ring = shared + warp * ring_stages * kStageBytes;
-  float* sums = reinterpret_cast<float*>(shared + kWarps * ring_stages * kStageBytes);  // [2][warp][row][kSumStride]
-  float* act_scales = sums + 2 * kWarps * kSums;                                        // [block][row]
-  uint8_t* act = reinterpret_cast<uint8_t*>(act_scales + scale_floats<F>(piece, kRows));
-  const int stride = act_stride<F>(piece.in);
-
-  // Copies: of a line, this lane's chunk of every fourth row.
-  const int chunk = lane % 8;
-  const int64_t row_bytes = F::row_bytes(piece.in);
-  const std::byte* from[kTile / 4];
-  int copy_group = walk.first_group, left_to_copy;  // bytes of the segment from this lane's chunk on
-  const auto enter_tile = [&] {
-    const int tile = walk.tile(copy_group);
-    left_to_copy = tile < 0 ? 0 : walk.blocks * (4 * F::kWeightBytes) - chunk * 16;
-    const std::byte* segment_data = piece.data + walk.begin * (4 * F::kWeightBytes) + chunk * 16;
-#pragma unroll
-    for (int i = 0; i < kTile / 4; ++i) from[i] = segment_data + walk.row(tile, lane / 8 + 4 * i) * row_bytes;
-  };
-  int lines_to_copy = stages;
-  const uint32_t ring_address = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
   // Of more than kFewRows rows several pieces read the same weights.
-  constexpr bool kReadOnce = kRows < kFewRows;
-  const auto copy_line = [&](int slot) {
-    if (left_to_copy > 0) {
+  Loader<F> loader(piece, walk, lines, kRows < kFewRows ? ptx::evict_first() : ptx::evict_normal());
+  Line<F> ring[kRing];
 #pragma unroll
-      for (int i = 0; i < kTile / 4; ++i) {
-        const int row = lane / 8 + 4 * i;
-        const uint32_t to =
-            ring_address + slot * kStageBytes + row * kLine + chunk_place<F::kWeightBytes>(row, chunk) * 16;
-        if constexpr (kReadOnce) {
-          ptx::copy_async(to, from[i], ptx::evict_first());
-        } else {
-          ptx::copy_async(to, from[i]);
-        }
-        from[i] += kLine;
-      }
-    }
-    ptx::copies_commit();
-    left_to_copy -= kLine;
-    if (--lines_to_copy == 0) {
-      lines_to_copy = stages;
-      copy_group += walk.step;
-      enter_tile();
-    }
-  };
-
-  enter_tile();
-#pragma unroll 1
-  for (int slot = 0; slot < ring_stages; ++slot) copy_line(slot);
-  Factors<F> factors(piece, walk);
+  for (int slot = 0; slot < kRing; ++slot) {
+#pragma unroll
+    for (int step = 0; step < F::kSteps; ++step) loader.load_step(ring[slot], step);
+    loader.next(ring[slot]);
+  }
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
-  load_activations<F, kRows, kThreads>(piece, act, act_scales);
+  float* sums = reinterpret_cast<float*>(shared);  // [2][warp][row][kSumStride]
+  float* act_scales = sums + 2 * kWarps * kSums;   // [block][row]
+  uint8_t* act = reinterpret_cast<uint8_t*>(act_scales + scale_floats<F>(piece, kRows));
+  load_activations<F, kRows, kWarps>(piece, act, act_scales);
   __syncthreads();
 
-  const uint8_t* weights_at = ring + g * kLine;
   // Rows that there are not give columns that are not stored, each of its own row.
   int x_row[kRowTiles];
 #pragma unroll
-  for (int n = 0; n < kRowTiles; ++n) x_row[n] = min(n * 8 + g, rows - 1) * stride;
-  const uint8_t* x_begin = act + (walk.begin * 4 + t) * F::kActBytes;
-  constexpr int kUnitBlocks = F::kUnit / kBlock;
-  int slot = 0, half = 0;
-  for (int group = walk.first_group; group < walk.groups; group += walk.step, half ^= 1) {
-    // Outputs i, i + kThreads, ... of [tile][row][kTile] are this thread's to finish.
-    const auto for_each_output = [&](const auto& visit) {
-#pragma unroll
-      for (int j = 0; j < kMostOutputs; ++j) {
-        const int i = j * kThreads + threadIdx.x;
-        const int tile = i / (kRows * kTile), row = i / kTile % kRows;
-        const int out = walk.tiles_begin - walk.first_row + (group * tiles_a_group + tile) * kTile + i % kTile;
-        if (tile < tiles_a_group && row < rows && out >= 0 && out < outs) visit(j, tile, row, out, i % kTile);
-      }
-    };
-    float before[kMostOutputs] = {};
-    if (piece.add) {
-      for_each_output([&](int j, int, int row, int out, int) { before[j] = piece.exact[row * piece.y_stride + out]; });
-    }
+  for (int n = 0; n < kRowTiles; ++n) {
+    x_row[n] = min(n * 8 + g, piece.rows - 1) * act_stride<F>(piece.in) + t * F::kActBytes;
+  }
 
-    float acc[kRowTiles][4] = {};
-    int left = walk.tile(group) < 0 ? 0 : walk.blocks;
-    const uint8_t* x_at = x_begin;
-    int k = walk.begin * kBlock;
-    for (int stage = 0; stage < stages; ++stage) {
-      factors.next_line(piece, walk);
-      wait_for_oldest(ring_stages);
-      __syncwarp();
-      const uint8_t* lines = weights_at + slot * kStageBytes;
+  // acc += the line's products, `left` blocks from `block` on; another line takes its place.
+  const auto add_line = [&](Line<F>& line, float(&acc)[kRowTiles][4], int block, int left) {
+    constexpr int kUnitBlocks = F::kUnit / kBlock;
 #pragma unroll
-      for (int unit = 0; unit < F::kUnits; ++unit) {
-        if (unit * kUnitBlocks >= left) break;
-        float d[kRowTiles][4] = {};
+    for (int unit = 0; unit < F::kUnits; ++unit) {
+      const bool there = unit * kUnitBlocks < left;
+      float d[kRowTiles][4] = {};
 #pragma unroll
-        for (int u = 0; u < kUnitBlocks; ++u) {
-          const int b = unit * kUnitBlocks + u;
-          uint32_t a[2][4];
-          F::weights(load_part<F::kWeightBytes>(lines, g, b, t), load_part<F::kWeightBytes>(lines + 8 * kLine, g, b, t),
-                     a);
-#pragma unroll
-          for (int n = 0; n < kRowTiles; ++n) {
-            uint32_t x[4];
-            F::activations(*reinterpret_cast<const typename F::Activations*>(x_at + x_row[n] + b * 4 * F::kActBytes),
-                           x);
-            F::multiply(d[n], a, x);
-          }
-        }
-        float factor[2] = {};
-        factors.get(piece, walk, unit, factor);
+      for (int u = 0; u < F::kUnitSteps; ++u) {
+        const int s = unit * F::kUnitSteps + u;
+        uint32_t a[F::kProducts][4];
+        F::weights(line.weights[s][0], line.weights[s][1], a);
+        loader.load_step(line, s);
+        if (!there) continue;
 #pragma unroll
         for (int n = 0; n < kRowTiles; ++n) {
-          float2 act_scale = make_float2(1, 1);
-          if constexpr (F::kQuantised) {
-            const int block = F::kUnit == 128 ? k / 128 : (k + unit * kBlock) >> act_shift;
-            act_scale = *reinterpret_cast<const float2*>(act_scales + block * kRows + n * 8 + 2 * t);
-          }
-          F::promote(acc[n], d[n], factor[0], factor[1], act_scale);
+          const uint8_t* from = act + (x_row[n] + block * F::kActBlockBytes + s * (4 * F::kActBytes));
+          uint32_t x[2 * F::kProducts];
+          F::activations(*reinterpret_cast<const typename F::Activations*>(from), x);
+          F::multiply(d[n], a, x);
         }
       }
-      left -= F::kBlocks;
-      x_at += F::kBlocks * 4 * F::kActBytes;
-      k += F::kBlocks * kBlock;
-      __syncwarp();
-      copy_line(slot);
-      slot = slot + 1 == ring_stages ? 0 : slot + 1;
+      if (!there) continue;
+      float factor[2] = {};
+      line.scales.get(unit, factor);
+#pragma unroll
+      for (int n = 0; n < kRowTiles; ++n) {
+        float2 act_scale = make_float2(1, 1);
+        if constexpr (F::kQuantised) {
+          const int act_block = F::kUnit == 128 ? block / 4 : (block + unit) * kBlock >> piece.act_shift;
+          act_scale = *reinterpret_cast<const float2*>(act_scales + act_block * kRows + n * 8 + 2 * t);
+        }
+        F::promote(acc[n], d[n], factor[0], factor[1], act_scale);
+      }
     }
+    loader.next(line);
+  };
 
-    // One barrier a group: the sums of the group after the next are the first to overwrite these.
+  // Outputs i, i + kThreads, ... of a group, [row][output], are this thread's to finish.
+  const int segments = piece.segments, rows = piece.rows;
+  const int group_shift = 31 - __clz(kWarps * kTile / segments), group_outs = 1 << group_shift;
+  const int group_step = piece.blocks * group_outs;
+  int first_out = first_row_of_tiles(piece) - piece.first_out + (blockIdx.x - piece.first_block) * group_outs;
+  const auto place = [&](int i) {
+    const int out = first_out + (i & (group_outs - 1));
+    return i < rows << group_shift && out >= 0 && out < piece.outs ? (i >> group_shift) * piece.y_stride + out : -1;
+  };
+  const auto before = [&](int64_t at) { return piece.add && at >= 0 ? piece.exact[at] : 0.0f; };
+  float first_before = before(place(threadIdx.x));
+
+  float acc[kRowTiles][4] = {};
+  int tile = walk.first_tile, line = 0, half = 0;
+  // True: it was the block's last line.
+  const auto take = [&](Line<F>& next) {
+    const int done = line * F::kBlocks;
+    add_line(next, acc, walk.begin + done, tile < walk.tiles ? walk.blocks - done : 0);
+    if (++line < lines) return false;
+
+    // The group is complete. One barrier: the sums of the group after the next are the first to overwrite these.
     float* mine = sums + (half * kWarps + warp) * kSums;
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) mine[(n * 8 + 2 * t + i % 2) * kSumStride + g + 8 * (i / 2)] = acc[n][i];
+      for (int i = 0; i < 4; ++i) {
+        mine[(n * 8 + 2 * t + i % 2) * kSumStride + g + 8 * (i / 2)] = acc[n][i];
+        acc[n][i] = 0;
+      }
     }
     __syncthreads();
-    for_each_output([&](int j, int tile, int row, int out, int column) {
-      const float* of = sums + (half * kWarps + tile * segments) * kSums + row * kSumStride + column;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < rows << group_shift; i += kThreads) {
+      const int64_t at = place(i);
+      if (at < 0) continue;
+      const int row = i >> group_shift, out = i & (group_outs - 1);
+      const float* of = sums + (half * kWarps + out / kTile * segments) * kSums + row * kSumStride + out % kTile;
       float sum = 0;
 #pragma unroll 4
       for (int s = 0; s < segments; ++s) sum += of[s * kSums];
-      const int64_t at = row * piece.y_stride + out;
       if (piece.rounded != nullptr) {
         piece.rounded[at] = float_to_bf16(sum);
       } else {
-        piece.exact[at] = piece.add ? before[j] + sum : sum;
+        piece.exact[at] = piece.add ? (i < kThreads ? first_before : before(at)) + sum : sum;
       }
-    });
+    }
+    first_out += group_step;
+    if (first_out >= piece.outs) return true;
+    tile += walk.step, line = 0, half ^= 1;
+    first_before = before(place(threadIdx.x));
+    return false;
+  };
+  static_assert(kRing == 3);
+  while (!take(ring[0]) && !take(ring[1]) && !take(ring[2])) {
   }
-  // Copies that nobody waited for must not outlive the block.
-  ptx::copies_wait();
 }
 
 int groups_of(const Piece& piece, int warps) {
@@ -262,44 +221,45 @@ int groups_of(const Pieces& pieces, int warps) {
   return groups;
 }
 
-// Gives every piece its share of the multiprocessors, by its groups; returns the blocks of the launch.
-int share_blocks(Pieces& pieces, int warps, int processors) {
+// Gives every piece its share of `most` blocks, by its groups; returns the blocks of the launch.
+int share_blocks(Pieces& pieces, int warps, int most) {
   const int total = groups_of(pieces, warps);
   int first = 0;
   for (int i = 0; i < pieces.count; ++i) {
     Piece& piece = pieces.piece[i];
     const int groups = groups_of(piece, warps);
     pieces.first_block[i] = piece.first_block = first;
-    piece.blocks = total <= processors ? groups : std::max(1, groups * processors / total);
+    piece.blocks = total <= most ? groups : std::max(1, groups * most / total);
     first += piece.blocks;
   }
   return first;
 }
 
-template <class F, int kRows, int kWarps>
+template <class F, int kRowTiles, int kWarps>
 bool launch_few(const Stage& stage, Pieces& pieces) {
+  constexpr int kRows = 8 * kRowTiles;
   size_t act = 0;
   for (int i = 0; i < pieces.count; ++i) act = std::max(act, act_bytes<F>(pieces.piece[i], kRows));
-  const size_t fixed = act + sizeof(float) * 2 * kWarps * kRows * kSumStride;
+  const size_t bytes = act + sizeof(float) * 2 * kWarps * kRows * kSumStride;
   const size_t limit = shared_memory_limit();
-  const auto bytes_of = [&](int count) { return fixed + static_cast<size_t>(count) * kWarps * kStageBytes; };
-  int stages = kMostStages;
-  while (stages > kFewestStages && bytes_of(stages) > limit) --stages;
-  if (bytes_of(stages) > limit) return false;
-  const int blocks = share_blocks(pieces, kWarps, stage.processors);
-  launch(stage, "multiply_few", multiply_few<F, kRows, kWarps>, dim3(blocks), dim3(32 * kWarps), bytes_of(stages),
-         pieces, stages);
+  if (bytes > limit) return false;
+  constexpr size_t kReserved = 1024;  // of every block
+  const bool two = kWarps == 8 && 2 * (bytes + kReserved) <= limit + kReserved;
+  const int blocks = share_blocks(pieces, kWarps, (two ? 2 : 1) * stage.processors);
+  launch(stage, "multiply_few", multiply_few<F, kRowTiles, kWarps>, dim3(blocks), dim3(32 * kWarps), bytes, pieces);
   return true;
 }
 
-// Twice the warps hide more of the latency of decoding, where there are tiles for all of them; with more rows (6 were
-// measured) the shorter rings lose what that gains, and what is not decoded gains nothing.
-template <class F>
-bool launch_eight_rows(const Stage& stage, int rows, Pieces& pieces) {
-  constexpr int kWide = 32;
-  const bool wide = F::kScaled && rows <= 2 && 4 * groups_of(pieces, kWide) >= 3 * stage.processors;
-  if (wide && launch_few<F, 8, kWide>(stage, pieces)) return true;
-  return launch_few<F, 8, 16>(stage, pieces);
+// Blocks of 8 warps, two beside each other, begin and end each at its time. Where there are many activations to
+// prepare, which every block does for itself, one of 16.
+template <class F, int kRowTiles>
+bool launch_rows(const Stage& stage, int rows, Pieces& pieces) {
+  constexpr int kManyActivations = 16384;
+  int in = 0;
+  for (int i = 0; i < pieces.count; ++i) in = std::max(in, pieces.piece[i].in);
+  const bool wide = rows * in >= kManyActivations && 4 * groups_of(pieces, 16) >= 3 * stage.processors;
+  if (wide && launch_few<F, kRowTiles, 16>(stage, pieces)) return true;
+  return launch_few<F, kRowTiles, 8>(stage, pieces);
 }
 
 }  // namespace
@@ -310,7 +270,7 @@ bool multiply_few_rows(const Stage& stage, const PieceKind& kind, Pieces& pieces
   for (int i = 0; i < pieces.count; ++i) rows = std::max(rows, pieces.piece[i].rows);
   with_format(kind, [&](auto format) {
     using F = decltype(format);
-    fits = rows <= 8 ? launch_eight_rows<F>(stage, rows, pieces) : launch_few<F, 16, 16>(stage, pieces);
+    fits = rows <= 8 ? launch_rows<F, 1>(stage, rows, pieces) : launch_rows<F, 2>(stage, rows, pieces);
   });
   return fits;
 }

@@ -48,33 +48,15 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_consta
   const int64_t row_bytes = F::row_bytes(piece.in);
   float* totals = reinterpret_cast<float*>(shared + ring_stages * S::kBytes);  // [sum][thread]
 
-  // Lines are cut where segments are.
-  struct Place {
-    int segment = 0, block = 0, end = 0;
-  };
-  const auto enter = [&](int segment) {
-    Place place;
-    place.segment = segment;
-    if (segment < piece.segments) {
-      place.block = segment_begin(piece, F::kUnit, segment);
-      place.end = segment_begin(piece, F::kUnit, segment + 1);
-    }
-    return place;
-  };
-  const auto advance = [&](Place& place) {
-    place.block += F::kBlocks;
-    if (place.block >= place.end && place.segment < piece.segments) place = enter(place.segment + 1);
-  };
-
   const int scale_row = piece.first_out + min(first_out + static_cast<int>(threadIdx.x), piece.outs - 1);
   uint32_t codes[F::kUnits];  // the scales of the last issued line of row `threadIdx.x`, on their way
   const auto issue = [&](const Place& place, uint8_t* to) {
-    if (place.segment < piece.segments) {
+    if (place.there(piece)) {
       const int chunk = threadIdx.x % 8;
       const int blocks = place.end - place.block;  // may be more than a line
       const uint32_t weights = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-      if (chunk * 16 < blocks * 4 * F::kWeightBytes) {
-        const std::byte* from = piece.data + static_cast<int64_t>(place.block) * (4 * F::kWeightBytes) + chunk * 16;
+      if (chunk * 16 < blocks * F::kBlockBytes) {
+        const std::byte* from = piece.data + static_cast<int64_t>(place.block) * F::kBlockBytes + chunk * 16;
 #pragma unroll
         for (int row = threadIdx.x / 8; row < kOuts; row += kThreads / 8) {
           const int64_t matrix_row = piece.first_out + min(first_out + row, piece.outs - 1);
@@ -86,8 +68,8 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_consta
 #pragma unroll
       for (int panel = 0; panel < F::kActLines; ++panel) {
         const int at = panel * kLine + chunk * 16;
-        if (at >= blocks * 4 * F::kActBytes) break;
-        const int64_t begin = static_cast<int64_t>(place.block) * (4 * F::kActBytes) + at;
+        if (at >= blocks * F::kActBlockBytes) break;
+        const int64_t begin = static_cast<int64_t>(place.block) * F::kActBlockBytes + at;
 #pragma unroll
         for (int row = threadIdx.x / 8; row < kRows; row += kThreads / 8) {
           const int x_row = min(first_row + row, piece.rows - 1);
@@ -116,7 +98,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_consta
 #pragma unroll
       for (int unit = 0; unit < F::kUnits; ++unit) {
         const int block = place.block + unit * (F::kUnit / kBlock);
-        const bool wanted = threadIdx.x < kOuts && place.segment < piece.segments && block < place.end;
+        const bool wanted = threadIdx.x < kOuts && place.there(piece) && block < place.end;
         codes[unit] = wanted ? weight_scale(piece, scale_row, block * kBlock) : 0;
       }
     }
@@ -137,21 +119,22 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_consta
   };
   for_each_sum([](float& total, int) { total = 0; });
 
-  Place next = enter(0);
+  // Lines are cut where segments are.
+  Place next = Place::of_segment(piece, F::kUnit, 0);
   for (int i = 0; i < ring_stages - 1; ++i) {
     issue(next, shared + i * S::kBytes);
     store_codes(shared + i * S::kBytes);
-    advance(next);
+    next = next.after(piece, F::kUnit, F::kBlocks);
   }
   int slot = 0, free_slot = ring_stages - 1;
   uint8_t* uncoded = nullptr;
-  for (Place place = enter(0); place.segment < piece.segments;) {
+  for (Place place = Place::of_segment(piece, F::kUnit, 0); place.there(piece);) {
     if (uncoded != nullptr) store_codes(uncoded);
     wait_for_next(ring_stages);
     __syncthreads();
     uncoded = shared + free_slot * S::kBytes;
     issue(next, uncoded);
-    advance(next);
+    next = next.after(piece, F::kUnit, F::kBlocks);
 
     const uint8_t* weights = shared + slot * S::kBytes;
     const uint8_t* activations = weights + S::kWeights;
@@ -163,23 +146,23 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_consta
       if (place.block + unit * kUnitBlocks >= place.end) break;
       float d[kOutTiles][kRowTiles][4] = {};
 #pragma unroll
-      for (int u = 0; u < kUnitBlocks; ++u) {
-        const int b = unit * kUnitBlocks + u;
-        uint32_t x[kRowTiles][4];
+      for (int u = 0; u < F::kUnitSteps; ++u) {
+        constexpr int kPanelSteps = F::kSteps / F::kActLines;
+        const int s = unit * F::kUnitSteps + u;
+        uint32_t x[kRowTiles][2 * F::kProducts];
 #pragma unroll
         for (int n = 0; n < kRowTiles; ++n) {
-          constexpr int kPanelBlocks = F::kBlocks / F::kActLines;
           const int row = warp_row + n * 8 + g;
           F::activations(
-              load_part<F::kActBytes>(activations + (b / kPanelBlocks * kRows + row) * kLine, row, b % kPanelBlocks, t),
+              load_part<F::kActBytes>(activations + (s / kPanelSteps * kRows + row) * kLine, row, s % kPanelSteps, t),
               x[n]);
         }
 #pragma unroll
         for (int m = 0; m < kOutTiles; ++m) {
           const int row = warp_out + m * 16 + g;
-          uint32_t a[2][4];
-          F::weights(load_part<F::kWeightBytes>(weights + row * kLine, row, b, t),
-                     load_part<F::kWeightBytes>(weights + (row + 8) * kLine, row + 8, b, t), a);
+          uint32_t a[F::kProducts][4];
+          F::weights(load_part<F::kWeightBytes>(weights + row * kLine, row, s, t),
+                     load_part<F::kWeightBytes>(weights + (row + 8) * kLine, row + 8, s, t), a);
 #pragma unroll
           for (int n = 0; n < kRowTiles; ++n) F::multiply(d[m][n], a, x[n]);
         }
@@ -203,7 +186,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_consta
     }
 
     const int segment = place.segment;
-    advance(place);
+    place = place.after(piece, F::kUnit, F::kBlocks);
     if (place.segment != segment) {
       for_each_sum([&](float& total, int i) {
         float& sum = acc[i / (4 * kRowTiles)][i / 4 % kRowTiles][i % 4];
@@ -247,6 +230,7 @@ bool launch_many(const Stage& stage, Pieces& pieces) {
 void multiply_many_rows(const Stage& stage, const PieceKind& kind, Pieces& pieces) {
   int rows = 0;
   for (int i = 0; i < pieces.count; ++i) rows = std::max(rows, pieces.piece[i].rows);
+  if (rows > 64 && stage.arch == 90) return multiply_many_rows_sm90(stage, kind, pieces);
   with_format(kind, [&](auto format) {
     using F = decltype(format);
     // Where there is little shared memory, small tiles.

@@ -52,10 +52,11 @@ __device__ __forceinline__ const Piece& piece_of(const Pieces& pieces, int block
   return pieces.piece[i];
 }
 
-// Segments of a row of whole blocks: as many as leave 256 values to each, 16 at most (the warps of a block of the
-// kernel for few rows, or half of them).
+// Segments of a row of whole blocks: as many as leave 256 values to each, at most one for each warp of a block of the
+// kernel for few rows.
+inline constexpr int kMostSegments = 8;
 inline int segments_of(int in) {
-  int segments = 16;
+  int segments = kMostSegments;
   while (segments > 1 && in / segments < 256) segments /= 2;
   return segments;
 }
@@ -64,6 +65,22 @@ inline int segments_of(int in) {
 __host__ __device__ inline int segment_begin(const Piece& piece, int unit, int s) {
   return piece.in / unit * s / piece.segments * (unit / kBlock);
 }
+
+// A part of a row for the kernels of many rows: blocks from `block` on, to `end` or as many as they take at a time.
+struct Place {
+  int segment, block, end;
+
+  __device__ static Place of_segment(const Piece& piece, int unit, int segment) {
+    if (segment == piece.segments) return {segment, 0, 0};
+    return {segment, segment_begin(piece, unit, segment), segment_begin(piece, unit, segment + 1)};
+  }
+  __device__ bool there(const Piece& piece) const { return segment < piece.segments; }
+  // The part after this one of `blocks`: none has values of two segments.
+  __device__ Place after(const Piece& piece, int unit, int blocks) const {
+    if (!there(piece) || block + blocks < end) return {segment, block + blocks, end};
+    return of_segment(piece, unit, segment + 1);
+  }
+};
 
 __device__ __forceinline__ uint32_t weight_scale(const Piece& piece, int row, int k) {
   return ptx::load_byte(piece.scale + static_cast<int64_t>(row >> piece.row_shift) * piece.scale_width +
@@ -79,30 +96,39 @@ __device__ __forceinline__ void store_output(const Piece& piece, int row, int ou
   }
 }
 
-// The e4m3 codes of eight values, the block of which neighbouring lanes hold, and their scale: for all lanes of a warp.
-__device__ __forceinline__ uint2 quantise_eight(const uint4& values, int act_shift, uint32_t& scale) {
-  const uint32_t words[4] = {values.x, values.y, values.z, values.w};
+// The e4m3 codes of a lane's 8 kEights values, the block of which neighbouring lanes hold, and their scale: for all
+// lanes of a warp.
+template <int kEights>
+__device__ __forceinline__ void quantise_lane(const uint4 (&values)[kEights], int act_shift, uint2 (&codes)[kEights],
+                                              uint32_t& scale) {
+  uint32_t words[kEights][4];
   // Magnitudes of bf16 are ordered as their bits, those that are not finite above all others.
   uint32_t most = 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) most = __vmaxu2(most, words[i] & 0x7fff7fffu);
-  most = __vmaxu2(most, __shfl_xor_sync(0xffffffff, most, 1));
-  most = __vmaxu2(most, __shfl_xor_sync(0xffffffff, most, 2));
-  if (act_shift == 7) {
-    most = __vmaxu2(most, __shfl_xor_sync(0xffffffff, most, 4));
-    most = __vmaxu2(most, __shfl_xor_sync(0xffffffff, most, 8));
+  for (int e = 0; e < kEights; ++e) {
+    words[e][0] = values[e].x, words[e][1] = values[e].y, words[e][2] = values[e].z, words[e][3] = values[e].w;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) most = __vmaxu2(most, words[e][i] & 0x7fff7fffu);
+  }
+  constexpr int kMostLanes = 128 / (8 * kEights);
+#pragma unroll
+  for (int distance = 1; distance < kMostLanes; distance *= 2) {
+    if (8 * kEights * distance < 1 << act_shift) most = __vmaxu2(most, __shfl_xor_sync(0xffffffff, most, distance));
   }
   const float amax = __uint_as_float(max(most << 16, most & 0xffff0000u));
   scale = amax < __uint_as_float(0x7f800000u) ? fp8_scale(amax) : 255;
-  if (scale == 255) return make_uint2(0x7f7f7f7fu, 0x7f7f7f7fu);
   const float inverse = inverse_e8m0(scale);
-  uint32_t codes[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 pair = unpack_bf16(words[i]);
-    codes[i] = pack_e4m3(pair.x * inverse, pair.y * inverse);
+  for (int e = 0; e < kEights; ++e) {
+    uint32_t pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = unpack_bf16(words[e][i]);
+      pairs[i] = pack_e4m3(pair.x * inverse, pair.y * inverse);
+    }
+    codes[e] = scale == 255 ? make_uint2(0x7f7f7f7fu, 0x7f7f7f7fu)
+                            : make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
   }
-  return make_uint2(codes[0] | codes[1] << 16, codes[2] | codes[3] << 16);
 }
 
 // -- the kernels' launchers ------------------------------------------------------------------------------------------
@@ -119,6 +145,8 @@ inline constexpr int kFewRows = 16;
 bool multiply_few_rows(const Stage& stage, const PieceKind& kind, Pieces& pieces);
 // Any number of rows; needs codes.
 void multiply_many_rows(const Stage& stage, const PieceKind& kind, Pieces& pieces);
+// The same to the bit, on Hopper.
+void multiply_many_rows_sm90(const Stage& stage, const PieceKind& kind, Pieces& pieces);
 // Any shape and alignment; needs codes.
 void multiply_any_shape(const Stage& stage, Matrix::Kind kind, const Piece& piece);
 

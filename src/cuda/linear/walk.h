@@ -1,7 +1,8 @@
-// What a warp of the kernel for few rows works through, and the scales of the weights that it meets there.
+// What a warp of the kernel for few rows works through, and the weights and scales that it meets there.
 #pragma once
 
 #include "cuda/linear/format.h"
+#include "cuda/ptx/cached_load.h"
 
 namespace onelane::cuda {
 
@@ -14,101 +15,133 @@ __host__ __device__ inline int tiles_of(const Piece& piece) {
   return (piece.first_out + piece.outs - first_row_of_tiles(piece) + kTile - 1) / kTile;
 }
 
-// What a warp works through: a tile of every group of its block, `stages` lines of each.
+// What a warp makes: a segment of every `step`th tile from the first on.
 struct Walk {
-  int first_row, last_row;  // of the matrix; rows of a tile that are not among them are read as the nearest that is
-  int tiles_begin;
-  int tiles, groups;
-  int tiles_a_group, tile_of_group;
-  int first_group, step;
+  int first_tile, step, tiles;
   int begin, blocks;  // the segment
 
-  // -1: there is none.
-  __device__ int tile(int group) const {
-    const int tile = group * tiles_a_group + tile_of_group;
-    return group < groups && tile < tiles ? tile : -1;
-  }
-  __device__ int row(int tile, int row) const {
-    return min(max(tiles_begin + tile * kTile + row, first_row), last_row);
+  __device__ __forceinline__ Walk(const Piece& piece, int unit, int warp, int warps) : tiles(tiles_of(piece)) {
+    const int tiles_a_group = warps / piece.segments, segment = warp % piece.segments;
+    first_tile = (blockIdx.x - piece.first_block) * tiles_a_group + warp / piece.segments;
+    step = piece.blocks * tiles_a_group;
+    begin = segment_begin(piece, unit, segment);
+    blocks = segment_begin(piece, unit, segment + 1) - begin;
   }
 };
 
-// The factors of a warp's units, in the order in which it meets them, loaded far ahead: as the weights, they come from
-// memory.
+// Row `row` of a tile, as one of the matrix: those that are not the piece's are read as the nearest that is.
+__device__ __forceinline__ int row_of_tile(const Piece& piece, int tile, int row) {
+  return min(max(first_row_of_tiles(piece) + tile * kTile + row, piece.first_out), piece.first_out + piece.outs - 1);
+}
+
+// The scales of a line of weights.
 template <class F, bool kOfRows = F::kFp4>
-class Factors;
+class LineScales;
 
-// A tile has them in common. Lane l has that of unit l of 32, and of the 32 after those.
+// The rows have them in common. Lane l has that of unit l, modulo their number.
 template <class F>
-class Factors<F, false> {
+class LineScales<F, false> {
  public:
-  __device__ Factors(const Piece& piece, const Walk& walk)
-      : units_(walk.blocks * kBlock / F::kUnit), at_(0), now_(load(piece, walk, 0)), ahead_(load(piece, walk, 32)) {}
-
-  __device__ void next_line(const Piece&, const Walk&) {}
-  __device__ void get(const Piece& piece, const Walk& walk, int, float (&factor)[2]) {
+  // Of the blocks from `block` on, `left` of which are the segment's.
+  __device__ __forceinline__ void load(const Piece& piece, int tile, int block, int left) {
     if constexpr (F::kScaled) {
-      factor[0] = factor[1] = F::factor(__shfl_sync(0xffffffff, now_, at_ % 32));
-      if (++at_ % 32 == 0) {
-        now_ = ahead_;
-        ahead_ = load(piece, walk, at_ + 32);
-      }
+      const int first = threadIdx.x % F::kUnits * (F::kUnit / kBlock);
+      if (first < left) code_ = weight_scale(piece, row_of_tile(piece, tile, 0), (block + first) * kBlock);
+    }
+  }
+  // As factors of rows g and g + 8.
+  __device__ __forceinline__ void get(int unit, float (&factor)[2]) const {
+    if constexpr (F::kScaled) {
+      factor[0] = factor[1] = F::factor(F::kUnits == 1 ? code_ : __shfl_sync(0xffffffff, code_, unit));
     }
   }
 
  private:
-  __device__ uint32_t load(const Piece& piece, const Walk& walk, int first) const {
-    if constexpr (!F::kScaled) return 0;
-    const int i = first + threadIdx.x % 32;
-    const int tile = walk.tile(walk.first_group + i / units_ * walk.step);
-    if (tile < 0) return 0;
-    return weight_scale(piece, walk.row(tile, 0), walk.begin * kBlock + i % units_ * F::kUnit);
-  }
-
-  int units_, at_;
-  uint32_t now_, ahead_;
+  uint32_t code_ = 0;
 };
 
 // Every row has its own. Lane t of four has those of units t, t + 4 of a line, of rows g and g + 8.
 template <class F>
-class Factors<F, true> {
+class LineScales<F, true> {
  public:
-  __device__ Factors(const Piece& piece, const Walk& walk) : group_(walk.first_group), line_(0) { load(piece, walk); }
-
-  __device__ void next_line(const Piece& piece, const Walk& walk) {
+  __device__ __forceinline__ void load(const Piece& piece, int tile, int block, int left) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < kCodes; ++i) now_[i][0] = ahead_[i][0], now_[i][1] = ahead_[i][1];
-    if ((++line_) * F::kBlocks >= walk.blocks) {
-      line_ = 0;
-      group_ += walk.step;
+    for (int i = 0; i < kCodes; ++i) {
+      const int first = (lane % 4 + 4 * i) * (F::kUnit / kBlock);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (first < left) {
+          codes_[i][half] =
+              weight_scale(piece, row_of_tile(piece, tile, lane / 4 + 8 * half), (block + first) * kBlock);
+        }
+      }
     }
-    load(piece, walk);
   }
-  __device__ void get(const Piece&, const Walk&, int unit, float (&factor)[2]) const {
+  __device__ __forceinline__ void get(int unit, float (&factor)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      factor[i] = F::factor(__shfl_sync(0xffffffff, now_[unit / 4][i], threadIdx.x % 32 / 4 * 4 + unit % 4));
+      factor[i] = F::factor(__shfl_sync(0xffffffff, codes_[unit / 4][i], threadIdx.x % 32 / 4 * 4 + unit % 4));
     }
   }
 
  private:
   static constexpr int kCodes = (F::kUnits + 3) / 4;
-  __device__ void load(const Piece& piece, const Walk& walk) {
-    const int tile = walk.tile(group_), lane = threadIdx.x % 32;
+  uint32_t codes_[kCodes][2] = {};
+};
+
+// A line of the rows of a tile, rows g and g + 8 in lane 4 g + t.
+template <class F>
+struct Line {
+  typename F::Weights weights[F::kSteps][2];
+  LineScales<F> scales;
+};
+
+// Loads a warp's lines in the order of its walk, `lines` of each tile: nothing where the segment has fewer, or past the
+// last tile.
+template <class F>
+class Loader {
+ public:
+  __device__ __forceinline__ Loader(const Piece& piece, const Walk& walk, int lines, uint64_t policy)
+      : piece_(piece), walk_(walk), lines_(lines), policy_(policy), tile_(walk.first_tile) {
+    enter();
+  }
+
+  // Into one of the line's steps, when its registers are free; after the last step next().
+  __device__ __forceinline__ void load_step(Line<F>& line, int step) const {
+    if (step * F::kStepBlocks >= left_) return;
 #pragma unroll
-    for (int i = 0; i < kCodes; ++i) {
-      const int block = line_ * F::kBlocks + (lane % 4 + 4 * i) * (F::kUnit / kBlock);
+    for (int half = 0; half < 2; ++half) {
+      ptx::load_stream(line.weights[step][half].word, from_[half] + step * (4 * F::kWeightBytes), policy_);
+    }
+  }
+  __device__ __forceinline__ void next(Line<F>& line) {
+    line.scales.load(piece_, tile_, walk_.begin + line_ * F::kBlocks, left_);
+    left_ -= F::kBlocks;
+    from_[0] += kLine, from_[1] += kLine;
+    if (++line_ < lines_) return;
+    line_ = 0;
+    tile_ += walk_.step;
+    enter();
+  }
+
+ private:
+  __device__ __forceinline__ void enter() {
+    left_ = tile_ < walk_.tiles ? walk_.blocks : 0;
+    const int lane = threadIdx.x % 32;
+    const std::byte* begin = piece_.data + walk_.begin * F::kBlockBytes + lane % 4 * F::kWeightBytes;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        ahead_[i][half] = tile >= 0 && block < walk.blocks
-                              ? weight_scale(piece, walk.row(tile, lane / 4 + 8 * half), (walk.begin + block) * kBlock)
-                              : 0;
-      }
+    for (int half = 0; half < 2; ++half) {
+      from_[half] = begin + row_of_tile(piece_, tile_, lane / 4 + 8 * half) * F::row_bytes(piece_.in);
     }
   }
 
-  int group_, line_;
-  uint32_t now_[kCodes][2], ahead_[kCodes][2];
+  const Piece& piece_;
+  const Walk& walk_;
+  int lines_;
+  uint64_t policy_;
+  int tile_, line_ = 0, left_;
+  const std::byte* from_[2];
 };
 
 }  // namespace onelane::cuda
