@@ -64,10 +64,13 @@ struct Group {
   __device__ __forceinline__ int channel_at(int position) const {
     return channel + (p.overlap && position >= begin ? p.width : 0);
   }
-  // The biased gates of positions from `from` on, and the values if wanted; -inf and anything from the end on.
-  template <bool kValues>
-  __device__ __forceinline__ void load(int from, float (&gates)[kBatch], float (&values)[kBatch]) const {
+  // Where the rows from a position on lie, and what their gates lack; past the end the last.
+  struct Batch {
+    const float *kv[kBatch], *gate[kBatch];
     float bias[kBatch];
+  };
+  __device__ __forceinline__ Batch batch(int from) const {
+    Batch at;
     const int capacity = p.state.capacity;
     const float* state = p.state_row(run.slot, 0);
     const int place = from % capacity;
@@ -80,14 +83,20 @@ struct Group {
       const bool is_saved = position < run.first_position;
       const int wrapped = place + step - (place + step >= capacity ? capacity : 0);
       const float* saved = state + static_cast<int64_t>(wrapped) * (2 * p.stored) + c;
-      const int64_t at = (row + step) * p.stored + c;
-      gates[i] = *(is_saved ? saved + p.stored : p.gate + at);
-      if constexpr (kValues) values[i] = *(is_saved ? saved : p.kv + at);
+      const int64_t of_step = (row + step) * p.stored + c;
+      at.gate[i] = is_saved ? saved + p.stored : p.gate + of_step;
+      at.kv[i] = is_saved ? saved : p.kv + of_step;
       const int phase = position - (position >= begin ? begin : first);
-      bias[i] = is_saved || p.ape == nullptr ? 0.0f : p.ape[phase * p.stored + c];
+      at.bias[i] = is_saved || p.ape == nullptr ? 0.0f : p.ape[phase * p.stored + c];
     }
+    return at;
+  }
+  // The biased gates of a batch, -inf from the end on.
+  __device__ __forceinline__ void load_gates(int from, const Batch& at, float (&gates)[kBatch]) const {
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) gates[i] = from + i < end ? gates[i] + bias[i] : -INFINITY;
+    for (int i = 0; i < kBatch; ++i) gates[i] = *at.gate[i];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) gates[i] = from + i < end ? gates[i] + at.bias[i] : -INFINITY;
   }
 
   // The rows of the state into the second-level cache.
@@ -99,22 +108,29 @@ struct Group {
     }
   }
 
-  // The channel, not yet rounded. Tokens in order, so that the bits do not tell where a step began.
-  __device__ __forceinline__ float pool() const {
+  // The channel, not yet rounded, given batch(first). Tokens in order, so that the bits do not tell where a step began.
+  __device__ __forceinline__ float pool(const Batch& first_batch) const {
     float gates[kBatch], values[kBatch];
-    load<true>(first, gates, values);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) values[i] = *first_batch.kv[i];
+    load_gates(first, first_batch, gates);
     float most = -INFINITY;
 #pragma unroll
     for (const float g : gates) most = fmaxf(most, g);
     for (int from = first + kBatch; from < end; from += kBatch) {
-      float others[kBatch], none[kBatch];
-      load<false>(from, others, none);
+      float others[kBatch];
+      load_gates(from, batch(from), others);
 #pragma unroll
       for (const float g : others) most = fmaxf(most, g);
     }
     float weighted = 0, total = 0;
     for (int from = first; from < end; from += kBatch) {
-      if (from > first) load<true>(from, gates, values);
+      if (from > first) {
+        const Batch at = batch(from);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) values[i] = *at.kv[i];
+        load_gates(from, at, gates);
+      }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         if (from + i >= end) break;
@@ -191,7 +207,12 @@ __device__ __forceinline__ void compress_group(const Params& p, int number, int 
   const bool of_keys = number == 1;
   const Pooler& pooler = p.pooler[number];
   const Group group(pooler, run, p.ratio, entry, channel);
-  if (p.ratio > 1 && channel < pooler.width) group.prefetch();
+  const bool pools = p.ratio > 1 && channel < pooler.width;
+  Group::Batch first_batch;
+  if (pools) {
+    group.prefetch();
+    first_batch = group.batch(group.first);
+  }
   const float norm = channel < pooler.width ? bf16_to_float(pooler.norm[channel]) : 0.0f;
 
   if (warp == kWarps - 1) {
@@ -204,7 +225,7 @@ __device__ __forceinline__ void compress_group(const Params& p, int number, int 
   float x = 0;
   if (channel < pooler.width) {
     x = p.ratio == 1 ? bf16_to_float(pooler.latent[static_cast<int64_t>(row) * pooler.width + channel])
-                     : round_bf16(group.pool());
+                     : round_bf16(group.pool(first_batch));
   }
   const double square = warp_sum(static_cast<double>(x) * x);
   if (lane == 0) squares[warp] = square;
@@ -273,7 +294,7 @@ __device__ __forceinline__ void compress_group(const Params& p, int number, int 
 }
 
 // grid: rows x tasks, from `first_task` on. A task is a compressor's groups, then a compressor's rows.
-__global__ void __launch_bounds__(kThreads, 2) compress_rows(const __grid_constant__ Params p, int first_task) {
+__global__ void __launch_bounds__(kThreads) compress_rows(const __grid_constant__ Params p, int first_task) {
   ptx::let_next_kernel_start();
   const int task = first_task + blockIdx.y;
   if (task < p.poolers) {

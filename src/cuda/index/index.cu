@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "cuda/index/index.h"
+#include "cuda/index/operands.h"
 #include "cuda/index/vectors.h"
 #include "cuda/linear/multiply.h"
 #include "cuda/stages.h"
@@ -43,6 +44,7 @@ __device__ __forceinline__ float add_products(float sum, uint32_t a, uint32_t b)
 __global__ void __launch_bounds__(32 * kWarps)
     make_queries(const bf16* qi, const HeadWeights head_weights, const float* angles, int rows, int rows_a_block,
                  int heads, bool transforms, IndexQueries out) {
+  __shared__ __align__(16) uint8_t records[kWarps][kIndexDim / 2 + 16];
   ptx::let_next_kernel_start();
   const int first_row = blockIdx.x * rows_a_block, head = blockIdx.y * kWarps + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
@@ -62,8 +64,13 @@ __global__ void __launch_bounds__(32 * kWarps)
   if (head >= out.heads) return;
   for (int row = first_row; row < end_row; ++row) {
     const int64_t to = static_cast<int64_t>(row) * out.heads + head;
+    // A lane's half of the operands of eight codes.
+    const int word = lane / 2;
+    uint2* operands =
+        reinterpret_cast<uint2*>(out.operands + (to - head % 8) * 16 + word / 4 * 32 + head % 8 * 4 + word % 4) +
+        lane % 2;
     if (head >= heads) {
-      reinterpret_cast<uint16_t*>(out.codes + to * (kIndexDim / 2))[lane] = 0;
+      *operands = make_uint2(0, 0);
       if (lane < 4) out.scales[to * 4 + lane] = 127;
       if (lane == 0) out.weights[to] = 0;
       continue;
@@ -93,7 +100,14 @@ __global__ void __launch_bounds__(32 * kWarps)
     float v[4] = {low.x, low.y, high.x, high.y};
     rope_index_vector(v, lane, angles + static_cast<int64_t>(row) * kRopeDim);
     if (transforms) hadamard(v, lane);
-    encode_record<RecordFormat::kIndexMxfp4>(v, lane, out.codes + to * (kIndexDim / 2), out.scales + to * 4);
+    uint8_t* record = records[threadIdx.x / 32];
+    __syncwarp();
+    encode_record<RecordFormat::kIndexMxfp4>(v, lane, record, record + kIndexDim / 2);
+    __syncwarp();
+    const uint32_t scales = *reinterpret_cast<const uint32_t*>(record + kIndexDim / 2);
+    const uint4 both = index_operands(reinterpret_cast<const uint32_t*>(record)[word], scales, word / 4);
+    *operands = lane % 2 == 0 ? make_uint2(both.x, both.y) : make_uint2(both.z, both.w);
+    if (lane == 0) reinterpret_cast<uint32_t*>(out.scales)[to] = scales;
     if (lane == 0) out.weights[to] = round_bf16(__fmul_rn(round_bf16(sum), head_weights.scale));
   }
 }
@@ -117,7 +131,7 @@ void index(const Stage& stage, const IndexArgs& args) {
 
   IndexQueries queries;
   queries.heads = (args.heads + 7) / 8 * 8;
-  queries.codes = workspace.take<uint8_t>(rows * queries.heads * (kIndexDim / 2));
+  queries.operands = workspace.take<uint4>(rows * queries.heads * (kIndexDim / 8));
   queries.scales = workspace.take<uint8_t>(rows * queries.heads * 4);
   queries.weights = workspace.take<float>(rows * queries.heads);
   HeadWeights head_weights = {

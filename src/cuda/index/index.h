@@ -6,11 +6,11 @@
 
 namespace onelane::cuda {
 
-// A row's queries in fp4. Heads beyond the model's, up to whole eights, are zeros of weight 0.
+// A row's queries in fp4, their codes as operands. Heads beyond the model's, up to whole eights, are zeros of weight 0.
 struct IndexQueries {
   int heads = 0;              // a multiple of 8
-  uint8_t* codes = nullptr;   // e2m1 [rows, heads, 64]
-  uint8_t* scales = nullptr;  // e8m0 [rows, heads, 4]
+  uint4* operands = nullptr;  // f16 [rows, heads / 8, blocks of 32 dims, lanes 4 (head % 8) + t, 8]: codes 8 t on
+  uint8_t* scales = nullptr;  // e8m0 [rows, heads, 4], as encoded
   float* weights = nullptr;   // [rows, heads]
 };
 

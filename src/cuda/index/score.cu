@@ -20,8 +20,8 @@
 
 #include "base/check.h"
 #include "cuda/index/index.h"
+#include "cuda/index/operands.h"
 #include "cuda/index/vectors.h"
-#include "cuda/linear/decode.h"
 #include "cuda/linear/piece.h"
 #include "cuda/ptx/mma.h"
 
@@ -31,45 +31,13 @@ namespace {
 constexpr int kWarps = 16;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kWarpKeys = 32;
-constexpr int kMostRows = 8;   // of a block
-constexpr int kBlocks = 4;     // of 32 dims
-constexpr int kInFlight = 4;   // words of queries that a thread asks for before it uses them
+constexpr int kMostRows = 8;  // of a block
+constexpr int kBlocks = kIndexBlocks;
 constexpr int kLongWarps = 8;  // that have different keys, where there are many
 constexpr int kShortWarps = 2;
 
-// A plain vector's scale codes: no product, sum or weighted score of such leaves the normal floats.
-constexpr int kLeastPlain = 100, kMostPlain = 150, kMostSpread = 4;
+// Of a plain row of queries.
 constexpr float kLeastWeight = 0x1p-40f, kMostWeight = 0x1p40f;
-
-__device__ __forceinline__ int byte_of(uint32_t codes, int i) { return static_cast<int>(codes >> (8 * i) & 255); }
-
-// The scales of a query or a key, and what its codes are multiplied with as operands.
-struct Scales {
-  uint32_t codes;  // of the operands' blocks: all the same if plain
-  bool plain;
-
-  __device__ __forceinline__ explicit Scales(uint32_t of_record) : codes(of_record) {
-    int least = 255, most = 0;
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      least = min(least, byte_of(of_record, b));
-      most = max(most, byte_of(of_record, b));
-    }
-    plain = least >= kLeastPlain && most <= kMostPlain && most - least <= kMostSpread;
-    if (plain) codes = static_cast<uint32_t>(most) * 0x01010101u;
-  }
-  // Two f16: what makes operands of e2m1_to_f16's 2^-14 times the values.
-  __device__ __forceinline__ uint32_t factor(uint32_t of_record, int block) const {
-    const int down = byte_of(codes, block) - byte_of(of_record, block);  // 0 if not plain
-    return static_cast<uint32_t>(15 + 14 - down) << 10 | static_cast<uint32_t>(15 + 14 - down) << 26;
-  }
-};
-
-__device__ __forceinline__ uint32_t mul_f16(uint32_t a, uint32_t b) {
-  uint32_t out;
-  asm("mul.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
-  return out;
-}
 
 __device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
 
@@ -87,7 +55,7 @@ struct SharedRow {
   uint4* operands;        // [heads / 8][kBlocks][lanes]: of the two products of a block, B
   float* scaled_weights;  // [heads]: times a plain query's scale
   float* weights;         // [heads]
-  uint32_t* scales;       // [heads]: Scales::codes
+  uint32_t* scales;       // [heads]: IndexScales::codes
 
   static constexpr int kHeadBytes = 8 * 2 * 16 + 4 + 4 + 4;
   __device__ __forceinline__ SharedRow(uint8_t* shared, int row, int heads) {
@@ -120,7 +88,7 @@ __device__ __forceinline__ void trade(float (&x)[4], int t) {
 // A warp's keys, as operand A: two tiles of 16. Lane 4 g + t has of keys 16 m + 8 half + g eight codes of each block.
 struct WarpKeys {
   uint32_t a[2][kBlocks][2][4];
-  uint32_t scales[2][2];  // [m][half]: Scales::codes
+  uint32_t scales[2][2];  // [m][half]: IndexScales::codes
   float factor;           // of the lane's key, if plain
   bool plain;             // all of the warp's
 
@@ -148,7 +116,7 @@ struct WarpKeys {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int m = i / 2, half = i % 2;
-      const Scales of_key(raw[m][half]);
+      const IndexScales of_key(raw[m][half]);
       scales[m][half] = of_key.codes;
       plain = plain && of_key.plain;
       if (t == i) factor = power_of_two(byte_of(of_key.codes, 0) - 127);
@@ -222,36 +190,18 @@ __device__ __forceinline__ void load_queries(const IndexQueries& queries, int fi
   const int heads = queries.heads;
   if (threadIdx.x < kMostRows) plain[threadIdx.x] = 1;
   __syncthreads();
-  const uint32_t* codes = reinterpret_cast<const uint32_t*>(queries.codes) + int64_t{first_row} * heads * 16;
   const uint32_t* scales = reinterpret_cast<const uint32_t*>(queries.scales) + int64_t{first_row} * heads;
-  // Eight codes each: of lane 4 (head % 8) + t, then of the blocks, of eights of heads, of rows.
-  const int items = rows * heads * 16;
-  for (int base = threadIdx.x; base < items; base += kInFlight * kThreads) {
-    uint32_t words[kInFlight], raw[kInFlight];
-#pragma unroll
-    for (int j = 0; j < kInFlight; ++j) {
-      const int i = base + j * kThreads;
-      if (i >= items) break;
-      const int head = i / 128 * 8 + i / 4 % 8;  // of all rows
-      words[j] = codes[head * 16 + i / 32 % 4 * 4 + i % 4];
-      raw[j] = scales[head];
-    }
-#pragma unroll
-    for (int j = 0; j < kInFlight; ++j) {
-      const int i = base + j * kThreads;
-      if (i >= items) break;
-      const int row = i / (16 * heads);
-      uint32_t pairs[4];
-      e2m1_to_f16(words[j], pairs);
-      const uint32_t times = Scales(raw[j]).factor(raw[j], i / 32 % 4);
-      SharedRow(shared, row, heads).operands[i - row * (16 * heads)] = make_uint4(
-          mul_f16(pairs[0], times), mul_f16(pairs[1], times), mul_f16(pairs[2], times), mul_f16(pairs[3], times));
-    }
+  const int words = heads * (8 * 2);
+  for (int r = 0; r < rows; ++r) {
+    const uint4* from = queries.operands + int64_t{first_row + r} * words;
+    const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(SharedRow(shared, r, heads).operands));
+    for (int i = threadIdx.x; i < words; i += kThreads) ptx::copy_async(to + i * 16, from + i);
   }
+  ptx::copies_commit();
   for (int i = threadIdx.x; i < rows * heads; i += kThreads) {
     const int head = i % heads;
     const SharedRow row(shared, i / heads, heads);
-    const Scales of_query(scales[i]);
+    const IndexScales of_query(scales[i]);
     const float weight = queries.weights[int64_t{first_row} * heads + i];
     row.scales[head] = of_query.codes;
     row.weights[head] = weight;
@@ -259,6 +209,7 @@ __device__ __forceinline__ void load_queries(const IndexQueries& queries, int fi
     const bool usual = weight == 0 || (fabsf(weight) >= kLeastWeight && fabsf(weight) <= kMostWeight);
     if (!of_query.plain || !usual) plain[i / heads] = 0;
   }
+  ptx::copies_wait();
   __syncthreads();
 }
 

@@ -1,15 +1,13 @@
 // The best entries of a row, and its best blocks of entries: a block of threads a row.
 //
-// A score becomes an unsigned key in the same order. The key of the last entry that is picked, and how many that have
-// just this key are, is found in two steps: a histogram over bins of equal width between the lowest and the highest
-// score (rounding is monotone, so bins are in order whatever is rounded) finds the last pick's bin, and the entries of
-// this bin are ranked among themselves. Where they are too many, as where all scores are the same, three histograms of
-// the key's bits take its place. A walk over all entries then gives every pick its place by counting those before it.
-// So picks are ascending and ties go to the lower number, whatever thread sees what.
+// A histogram of the scores over bins of equal width between the lowest and the highest (rounding is monotone, so bins
+// are in order whatever is rounded) finds the bin of the last entry that is picked, and the entries of this bin are
+// ranked among themselves. A walk over all entries then gives every pick its place by counting those before it. So
+// picks are ascending and ties go to the lower number, whatever thread sees what. A thread has its scores in registers.
 //
-// Keys are kept in shared memory where they fit.
+// Where a row has too many entries for that, or the bin has, as where all scores are the same, a score becomes an
+// unsigned key in the same order, and three histograms, of 11, 11 and 10 bits from the top, find the last pick's.
 #include "cuda/index/index.h"
-#include "cuda/linear/piece.h"
 
 namespace onelane::cuda {
 namespace {
@@ -18,6 +16,7 @@ constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBins = 2048;
 constexpr int kInFlight = 8;      // keys that a thread asks for before it uses them
+constexpr int kMine = 32;         // scores that a thread has in registers
 constexpr int kMostRanked = 512;  // entries of a bin
 
 constexpr uint32_t kLowestKey = 0x007fffffu;   // of -inf
@@ -84,7 +83,7 @@ __device__ __forceinline__ void find_bin(Shared& shared, uint32_t wanted) {
 
 // Of the best `count` of `n`, count < n, by the bits of the keys; key(i) is that of the i-th.
 template <class Key>
-__device__ __forceinline__ Threshold find_by_bits(int n, int count, Shared& shared, Key key) {
+__device__ __forceinline__ Threshold find_threshold(int n, int count, Shared& shared, Key key) {
   Threshold found = {0, static_cast<uint32_t>(count)};
   constexpr int kShifts[] = {21, 10, 0};
 #pragma unroll 1
@@ -112,70 +111,6 @@ __device__ __forceinline__ Threshold find_by_bits(int n, int count, Shared& shar
     found.equal -= shared.above;
   }
   return found;
-}
-
-// The same by the scores. Those at -inf are in the lowest bin and those at +inf in the highest, which the others share.
-template <class Key>
-__device__ __forceinline__ Threshold find_threshold(int n, int count, Shared& shared, Key key) {
-  constexpr uint32_t kInfinite = 0xff800000u;  // the key of +inf
-  for (int i = threadIdx.x; i < kBins; i += kThreads) shared.histogram[i] = 0;
-  if (threadIdx.x == 0) {
-    shared.lowest = 0xffffffffu;
-    shared.highest = 0;
-    shared.count = 0;
-  }
-  __syncthreads();
-  uint32_t lowest = 0xffffffffu, highest = 0;
-#pragma unroll kInFlight
-  for (int i = threadIdx.x; i < n; i += kThreads) {
-    const uint32_t k = key(i);
-    if (k > kLowestKey) lowest = min(lowest, k);
-    if (k < kInfinite) highest = max(highest, k);
-  }
-  lowest = __reduce_min_sync(0xffffffff, lowest);
-  highest = __reduce_max_sync(0xffffffff, highest);
-  if (threadIdx.x % 32 == 0) {
-    atomicMin(&shared.lowest, lowest);
-    atomicMax(&shared.highest, highest);
-  }
-  __syncthreads();
-  const float from = score_of(shared.lowest), width = score_of(shared.highest) - from;
-  const float scale = (kBins - 1) / width;
-  // Nothing but one finite score, or a width that a float does not hold.
-  if (shared.lowest >= shared.highest || !(scale > 0 && scale < INFINITY)) return find_by_bits(n, count, shared, key);
-  const auto bin_of = [&](uint32_t k) {
-    if (k >= kInfinite) return kBins - 1;
-    return static_cast<int>(fminf(fmaxf((score_of(k) - from) * scale, 0.0f), kBins - 1));
-  };
-#pragma unroll kInFlight
-  for (int i = threadIdx.x; i < n; i += kThreads) atomicAdd(&shared.histogram[bin_of(key(i))], 1);
-  __syncthreads();
-  find_bin(shared, count);
-  const int bin = shared.digit;
-  const uint32_t members = shared.histogram[bin];
-  const uint32_t wanted = count - shared.above;
-  if (members > kMostRanked) {
-    __syncthreads();  // the histogram may go
-    return find_by_bits(n, count, shared, key);
-  }
-#pragma unroll kInFlight
-  for (int i = threadIdx.x; i < n; i += kThreads) {
-    const uint32_t k = key(i);
-    if (bin_of(k) == bin) shared.member[atomicAdd(&shared.count, 1)] = make_uint2(k, i);
-  }
-  __syncthreads();
-  if (threadIdx.x < members) {
-    const uint2 mine = shared.member[threadIdx.x];
-    uint32_t above = 0, equal_before = 0;
-    for (uint32_t i = 0; i < members; ++i) {
-      const uint2 other = shared.member[i];
-      above += other.x > mine.x ? 1 : 0;
-      equal_before += other.x == mine.x && other.y < mine.y ? 1 : 0;
-    }
-    if (above + equal_before + 1 == wanted) shared.found = {mine.x, equal_before + 1};
-  }
-  __syncthreads();
-  return shared.found;
 }
 
 // Calls take(place, i) for the best, place being how many of them stand before the i-th. A warp has a stretch of all.
@@ -216,6 +151,114 @@ __device__ __forceinline__ void take_best(int n, const Threshold& threshold, Sha
   }
 }
 
+// The best `count` of n scores, count < n <= kMine * kThreads, to `picks`. False, and nothing done, where scores are
+// too close to each other or too far apart.
+__device__ __forceinline__ bool choose_in_registers(const float* scores, int n, int count, Shared& shared,
+                                                    int32_t* picks) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  // A warp has a stretch of all entries. Past the end come some at -inf, after all others of these.
+  const int turns = (n + kThreads - 1) / kThreads;
+  const int begin = warp * turns * 32 + lane;
+  float mine[kMine];
+#pragma unroll
+  for (int j = 0; j < kMine; ++j) {
+    mine[j] = -INFINITY;
+    if (j < turns && begin + j * 32 < n) mine[j] = scores[begin + j * 32];
+  }
+  for (int i = threadIdx.x; i < kBins; i += kThreads) shared.histogram[i] = 0;
+  if (threadIdx.x == 0) {
+    shared.lowest = 0xffffffffu;
+    shared.highest = 0;
+    shared.count = 0;
+  }
+  float low = INFINITY, high = -INFINITY;
+#pragma unroll
+  for (int j = 0; j < kMine; ++j) {
+    if (j >= turns) break;
+    low = fminf(low, mine[j] > -INFINITY ? mine[j] : INFINITY);
+    high = fmaxf(high, mine[j]);
+  }
+  const uint32_t lowest = __reduce_min_sync(0xffffffff, key_of(low));
+  const uint32_t highest = __reduce_max_sync(0xffffffff, key_of(high));
+  __syncthreads();
+  if (lane == 0) {
+    atomicMin(&shared.lowest, lowest);
+    atomicMax(&shared.highest, highest);
+  }
+  __syncthreads();
+  const float from = score_of(shared.lowest), width = score_of(shared.highest) - from;
+  const float scale = (kBins - 1) / width;
+  if (!(width > 0 && scale > 0 && scale < INFINITY)) return false;
+  // The bin as the lowest bits of a float of a unit's distance to the next; -inf is in bin 0.
+  const auto bin_of = [&](float score) {
+    return __float_as_uint(fmaxf((score - from) * scale, 0.0f) + 0x1p23f) & (2 * kBins - 1);
+  };
+#pragma unroll
+  for (int j = 0; j < kMine; ++j) {
+    if (j >= turns) break;
+    atomicAdd(&shared.histogram[bin_of(mine[j])], 1);
+  }
+  __syncthreads();
+  find_bin(shared, count);
+  const uint32_t bin = shared.digit;
+  const uint32_t members = shared.histogram[bin];
+  const uint32_t wanted = count - shared.above;
+  if (members > kMostRanked) return false;
+#pragma unroll
+  for (int j = 0; j < kMine; ++j) {
+    if (j >= turns) break;
+    if (bin_of(mine[j]) != bin) continue;
+    shared.member[atomicAdd(&shared.count, 1)] = make_uint2(key_of(mine[j]), begin + j * 32);
+  }
+  __syncthreads();
+  if (threadIdx.x < members) {
+    const uint2 member = shared.member[threadIdx.x];
+    uint32_t above = 0, equal_before = 0;
+    for (uint32_t i = 0; i < members; ++i) {
+      const uint2 other = shared.member[i];
+      above += other.x > member.x ? 1 : 0;
+      equal_before += other.x == member.x && other.y < member.y ? 1 : 0;
+    }
+    if (above + equal_before + 1 == wanted) shared.found = {member.x, equal_before + 1};
+  }
+  __syncthreads();
+  const float last = score_of(shared.found.key);
+  const uint32_t equal_wanted = shared.found.equal;
+
+  uint32_t above = 0, equal = 0;
+#pragma unroll
+  for (int j = 0; j < kMine; ++j) {
+    if (j >= turns) break;
+    above += mine[j] > last ? 1 : 0;
+    equal += mine[j] == last ? 1 : 0;
+  }
+  above = __reduce_add_sync(0xffffffff, above);
+  equal = __reduce_add_sync(0xffffffff, equal);
+  if (lane == 0) {
+    shared.of_warp[warp] = above;
+    shared.equal_of_warp[warp] = equal;
+  }
+  __syncthreads();
+  above = __reduce_add_sync(0xffffffff, lane < warp ? shared.of_warp[lane] : 0);
+  equal = __reduce_add_sync(0xffffffff, lane < warp ? shared.equal_of_warp[lane] : 0);
+  const uint32_t before = (1u << lane) - 1;
+#pragma unroll
+  for (int j = 0; j < kMine; ++j) {
+    if (j >= turns) break;
+    const bool is_above = mine[j] > last, is_equal = mine[j] == last;
+    const uint32_t are_above = __ballot_sync(0xffffffff, is_above);
+    const uint32_t are_equal = __ballot_sync(0xffffffff, is_equal);
+    if ((are_above | are_equal) == 0) continue;
+    const uint32_t equal_before = equal + __popc(are_equal & before);
+    if (is_above || (is_equal && equal_before < equal_wanted)) {
+      picks[above + __popc(are_above & before) + min(equal_before, equal_wanted)] = begin + j * 32;
+    }
+    above += __popc(are_above);
+    equal += __popc(are_equal);
+  }
+  return true;
+}
+
 // The bits of the best blocks of a row; those at -inf are none.
 __device__ __forceinline__ void publish(const IndexChoice& choice, const float* scores, int visible, uint32_t* keys,
                                         uint32_t* bits, Shared& shared) {
@@ -240,11 +283,10 @@ __device__ __forceinline__ void publish(const IndexChoice& choice, const float* 
   take_best(blocks, threshold, shared, key, [&](uint32_t, int block) { add(block); });
 }
 
-// grid: the rows that have scores; shared memory for `kept` keys
+// grid: the rows that have scores
 __global__ void __launch_bounds__(kThreads)
     select_rows(const StepRows rows, const IndexChoice choice, const IndexScores scores, uint32_t* block_keys,
-                int32_t* picks, int kept) {
-  extern __shared__ __align__(16) uint32_t keys[];
+                int32_t* picks) {
   __shared__ Shared shared;
   ptx::let_next_kernel_start();
   const int row = scores.first_row + blockIdx.x;
@@ -254,25 +296,14 @@ __global__ void __launch_bounds__(kThreads)
   ptx::wait_for_previous_kernel();
   if (visible <= choice.topk) {
     for (int i = threadIdx.x; i < choice.topk; i += kThreads) to[i] = i < visible ? i : -1;
-  } else {
-    const auto take = [&](uint32_t place, int i) { to[place] = i; };
-    const auto choose = [&](auto key) {
-      take_best(visible, find_threshold(visible, choice.topk, shared, key), shared, key, take);
-    };
-    if (visible <= kept) {
-      // Rows of scores are in whole 16 bytes, and what is copied past the end is not looked at.
-#pragma unroll kInFlight
-      for (int i = threadIdx.x; i < (visible + 3) / 4; i += kThreads) {
-        const float4 four = reinterpret_cast<const float4*>(of_row)[i];
-        reinterpret_cast<uint4*>(keys)[i] = make_uint4(key_of(four.x), key_of(four.y), key_of(four.z), key_of(four.w));
-      }
-      __syncthreads();
-      choose([&](int i) { return keys[i]; });
-    } else {
-      choose([&](int i) { return key_of(of_row[i]); });
-    }
+  } else if (visible > kMine * kThreads || !choose_in_registers(of_row, visible, choice.topk, shared, to)) {
+    __syncthreads();
+    const auto key = [&](int i) { return key_of(of_row[i]); };
+    const Threshold threshold = find_threshold(visible, choice.topk, shared, key);
+    take_best(visible, threshold, shared, key, [&](uint32_t place, int i) { to[place] = i; });
   }
   if (choice.mode == IndexArgs::Candidates::kPublish) {
+    __syncthreads();
     const int64_t most_blocks = (scores.stride + choice.block_size - 1) / choice.block_size;
     publish(choice, of_row, visible, block_keys + blockIdx.x * most_blocks,
             choice.candidates + static_cast<int64_t>(row) * choice.candidate_words, shared);
@@ -283,11 +314,8 @@ __global__ void __launch_bounds__(kThreads)
 
 void select_entries(const Stage& stage, const IndexChoice& choice, const IndexScores& scores, uint32_t* block_keys,
                     int32_t* picks) {
-  const bool fits =
-      sizeof(uint32_t) * scores.stride + sizeof(Shared) + 1024 <= static_cast<size_t>(shared_memory_limit());
-  const int kept = fits ? scores.stride : 0;
-  launch(stage, "select_rows", select_rows, dim3(scores.rows), dim3(kThreads), sizeof(uint32_t) * kept, stage.rows,
-         choice, scores, block_keys, picks, kept);
+  launch(stage, "select_rows", select_rows, dim3(scores.rows), dim3(kThreads), 0, stage.rows, choice, scores,
+         block_keys, picks);
 }
 
 }  // namespace onelane::cuda
