@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -13,6 +14,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/check.h"
+#include "cuda/lanes.h"
 #include "cuda/stages.h"
 
 namespace onelane::cuda {
@@ -132,7 +134,7 @@ class Upload {
 class CudaKernels final : public Kernels {
  public:
   CudaKernels(int device, cudaStream_t stream, const cudaDeviceProp& properties)
-      : device_(device), stream_(stream), memory_(stream), upload_(stream), workspace_(stream) {
+      : device_(device), stream_(stream), memory_(stream), upload_(stream), workspace_(stream), lanes_(stream) {
     stage_ = {.stream = stream,
               .processors = properties.multiProcessorCount,
               .arch = 10 * properties.major + properties.minor,
@@ -195,11 +197,16 @@ class CudaKernels final : public Kernels {
     discard(recording);
     cudaGraph_t graph = nullptr;
     const int64_t launched = launches_.count;
+    workspace_.reset();  // memory outgrown by now cannot be given back while something is recorded
+    lanes_.join(stage_);
+    lanes_.record(true);
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     recorded_marks_ = &recording.marks;
     stages();
+    catch_up();
     recorded_marks_ = nullptr;
     check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    lanes_.record(false);
     launches_.count = launched;
     recording.kernels = kernels_in(graph);
     check(cudaGraphInstantiate(&recording.graph, graph, 0), "cudaGraphInstantiate");
@@ -222,6 +229,7 @@ class CudaKernels final : public Kernels {
 
   void mark() override {
     use_device();
+    catch_up();
     cudaEvent_t event = nullptr;
     if (spare_events_.empty()) {
       check(cudaEventCreate(&event), "cudaEventCreate");
@@ -255,16 +263,34 @@ class CudaKernels final : public Kernels {
   int64_t launches() const override { return launches_.count; }
 
   void embed(const StepRows& rows, const EmbedArgs& args) override { cuda::embed(stage(rows), args); }
-  void mix_streams(const StepRows& rows, const MixArgs& args) override { cuda::mix_streams(stage(rows), args); }
+  void mix_streams(const StepRows& rows, const MixArgs& args) override {
+    std::optional<ExpandArgs> before;
+    if (expand_ && expand_->stream == args.stream && expand_->dim == args.dim) before.swap(expand_);
+    cuda::mix_streams(stage(rows), args, before ? &*before : nullptr);
+  }
+  // Of a recorded step, where nobody looks before the next stage: that may be mix_streams, which then does both.
   void expand_streams(const StepRows& rows, const ExpandArgs& args) override {
-    cuda::expand_streams(stage(rows), args);
+    const Stage& now = stage(rows);
+    if (recorded_marks_ == nullptr) return cuda::expand_streams(now, args);
+    expand_ = args;
   }
   void tap(const StepRows& rows, const TapArgs& args) override { cuda::tap(stage(rows), args); }
-  void project_qkv(const StepRows& rows, const QkvArgs& args) override { cuda::project_qkv(stage(rows), args); }
-  void compress(const StepRows& rows, const CompressArgs& args) override { cuda::compress(stage(rows), args); }
-  void index(const StepRows& rows, const IndexArgs& args) override { cuda::index(stage(rows), args); }
-  void attend(const StepRows& rows, const AttendArgs& args) override { cuda::attend(stage(rows), args); }
-  void commit(const StepRows& rows, const CommitArgs& args) override { cuda::commit(stage(rows), args); }
+  void project_qkv(const StepRows& rows, const QkvArgs& args) override {
+    cuda::project_qkv(lanes_.project_qkv(stage(rows), args), args);
+  }
+  void compress(const StepRows& rows, const CompressArgs& args) override {
+    cuda::compress(lanes_.compress(step(rows), args), args);
+  }
+  void index(const StepRows& rows, const IndexArgs& args) override {
+    cuda::index(lanes_.index(step(rows), args), args);
+  }
+  void attend(const StepRows& rows, const AttendArgs& args) override {
+    const Lanes::Attend stages = lanes_.attend(step(rows), args);
+    cuda::attend(stages.lists, stages.attention, args);
+  }
+  void commit(const StepRows& rows, const CommitArgs& args) override {
+    cuda::commit(lanes_.commit(step(rows), args), args);
+  }
   void project_out(const StepRows& rows, const ProjectOutArgs& args) override { cuda::project_out(stage(rows), args); }
   void route(const StepRows& rows, const RouteArgs& args) override { cuda::route(stage(rows), args); }
   void experts(const StepRows& rows, const ExpertsArgs& args) override {
@@ -318,16 +344,34 @@ class CudaKernels final : public Kernels {
   }
   // Of the addresses that a recording holds.
   int generation() const {
-    return upload_.generation() + workspace_.generation() + row_angles_.generation() + table_generation_;
+    return upload_.generation() + workspace_.generation() + lanes_.generation() + row_angles_.generation() +
+           table_generation_;
   }
 
   void use_device() { check(cudaSetDevice(device_), "cudaSetDevice"); }
 
+  // For a stage that comes behind all before it.
   const Stage& stage(const StepRows& rows) {
+    const Stage& now = step(rows);
+    lanes_.join(stage_);
+    return now;
+  }
+  // For one that may run beside others: lanes_ knows how.
+  const Stage& step(const StepRows& rows) {
     ONELANE_CHECK(rows.token == begun_ && rows.count == stage_.rows.count, "a stage of a step that was not begun");
     use_device();
     workspace_.reset();
+    launch_expand();
     return stage_;
+  }
+  // What comes next comes behind all that was asked for.
+  void catch_up() {
+    launch_expand();
+    lanes_.join(stage_);
+  }
+  void launch_expand() {
+    if (expand_) cuda::expand_streams(stage_, *expand_);
+    expand_.reset();
   }
 
   // Tables are made once a layer. Their content is compared, since a caller may put other experts in the same place.
@@ -354,8 +398,10 @@ class CudaKernels final : public Kernels {
   SharedMemory shared_memory_;
   Upload upload_;
   Workspace workspace_;
+  Lanes lanes_;
   RowAngles row_angles_;
   LaunchState launches_;
+  std::optional<ExpandArgs> expand_;      // asked for and not launched
   std::vector<cudaEvent_t> marks_;        // in order, since marks_us()
   std::vector<cudaEvent_t> used_events_;  // spare again after marks_us()
   std::vector<cudaEvent_t> spare_events_;

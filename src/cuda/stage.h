@@ -70,6 +70,14 @@ struct Stage {
   Workspace* workspace = nullptr;
   RowAngles* row_angles = nullptr;
   LaunchState* launches = nullptr;
+  // Between what runs beside each other in a recorded step (lanes.h), null otherwise.
+  cudaEvent_t reached = nullptr;  // recorded by reach()
+  cudaEvent_t awaited = nullptr;  // waited for by await()
+
+  // Others may go on with what there is up to here: project_qkv's low-rank queries and records, attend's lists.
+  void reach() const;
+  // What comes next needs what others make: index the compressor's keys, attention its lists.
+  void await() const;
 
   // float [rows, 64]: 32 cosines, then 32 sines of a row's position.
   const float* angles(const RopeFrequencies& rope) const;
@@ -120,6 +128,13 @@ class RowAngles {
   std::vector<Table> tables_;
   int generation_ = 0;
 };
+
+inline void Stage::reach() const {
+  if (reached != nullptr) check(cudaEventRecord(reached, stream), "cudaEventRecord");
+}
+inline void Stage::await() const {
+  if (awaited != nullptr) check(cudaStreamWaitEvent(stream, awaited), "cudaStreamWaitEvent");
+}
 
 inline const float* Stage::angles(const RopeFrequencies& rope) const { return row_angles->get(*this, rope); }
 

@@ -8,7 +8,8 @@ namespace onelane::cuda {
 
 // streams/
 void embed(const Stage& stage, const EmbedArgs& args);
-void mix_streams(const Stage& stage, const MixArgs& args);
+// `expand`: null, or what is to be done to the same stream before, by the same kernels.
+void mix_streams(const Stage& stage, const MixArgs& args, const ExpandArgs* expand);
 void expand_streams(const Stage& stage, const ExpandArgs& args);
 void tap(const Stage& stage, const TapArgs& args);
 
@@ -27,7 +28,8 @@ void compress(const Stage& stage, const CompressArgs& args);
 void index(const Stage& stage, const IndexArgs& args);
 
 // attention/
-void attend(const Stage& stage, const AttendArgs& args);
+// `lists`: on which the lists are made, with the scratch that they lie in.
+void attend(const Stage& lists, const Stage& stage, const AttendArgs& args);
 void commit(const Stage& stage, const CommitArgs& args);
 
 // moe/

@@ -243,9 +243,10 @@ int padded_heads(int heads) {
 
 }  // namespace
 
-void attend(const Stage& stage, const AttendArgs& args) {
+void attend(const Stage& lists, const Stage& stage, const AttendArgs& args) {
   const StepRows& rows = stage.rows;
   Workspace& workspace = *stage.workspace;
+  Workspace& listed = *lists.workspace;
   const float* angles = stage.angles(*args.rope);
   const size_t count = rows.count;
 
@@ -261,17 +262,18 @@ void attend(const Stage& stage, const AttendArgs& args) {
                    .per_page = args.entries.per_page,
                    .picks = args.picks};
   const size_t pool_bytes = (RecordBlock::bytes(args.ring.format, params.pool_records) + 15) / 16 * 16;
-  params.pool = workspace.take<uint8_t>(pool_bytes);
-  params.window = workspace.take<int32_t>(count * params.window_width);
-  params.window_lengths = workspace.take<int32_t>(count);
-  params.row_numbers = workspace.take<int32_t>(count);
+  params.pool = listed.take<uint8_t>(pool_bytes);
+  params.window = listed.take<int32_t>(count * params.window_width);
+  params.window_lengths = listed.take<int32_t>(count);
+  params.row_numbers = listed.take<int32_t>(count);
   if (args.ratio > 0) {
     params.extra_width = args.picks != nullptr ? args.topk : rows.pages_per_slot * args.entries.per_page;
-    params.extra = workspace.take<int32_t>(count * params.extra_width);
-    params.extra_lengths = workspace.take<int32_t>(count);
+    params.extra = listed.take<int32_t>(count * params.extra_width);
+    params.extra_lengths = listed.take<int32_t>(count);
   }
-  const int lists = args.ratio > 0 ? 2 * rows.count : rows.count;
-  launch(stage, "make_lists", make_lists, dim3(lists + rows.run_count * kPieces), dim3(kThreads), 0, params);
+  const int row_lists = args.ratio > 0 ? 2 * rows.count : rows.count;
+  launch(lists, "make_lists", make_lists, dim3(row_lists + rows.run_count * kPieces), dim3(kThreads), 0, params);
+  lists.reach();
 
   const int heads = padded_heads(args.heads);
   const bf16* q = args.q;
@@ -323,6 +325,7 @@ void attend(const Stage& stage, const AttendArgs& args) {
   call.angles = angles;
   call.angles_count = rows.count;
   call.workspace = partials;
+  stage.await();
   for (int first = 0; first < rows.count; first += at_once) {
     plan.shape.rows = std::min(at_once, rows.count - first);
     plan.workspace_bytes = attention::workspace_bytes(plan.shape, plan.path, plan.splits);

@@ -168,6 +168,7 @@ void index(const Stage& stage, const IndexArgs& args) {
     const size_t blocks = (scores.stride + args.block_size - 1) / args.block_size;
     block_keys = workspace.take<uint32_t>(at_once * blocks);
   }
+  stage.await();
   for (scores.first_row = 0; scores.first_row < stage.rows.count; scores.first_row += at_once) {
     scores.rows = std::min(at_once, stage.rows.count - scores.first_row);
     score_entries(stage, queries, choice, scores);

@@ -151,6 +151,7 @@ void project_qkv(const Stage& stage, const QkvArgs& args) {
                 .eps = args.norm_eps,
                 .data = args.kv.data(0),
                 .scales = args.kv.scales(0)});
+  stage.reach();
   if (!queries) return;
   multiply(stage, {product(args.wq_b, args.qr, args.wq_a.out, args.q)});
   const int64_t warps = static_cast<int64_t>(rows) * args.heads;

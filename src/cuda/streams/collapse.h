@@ -1,4 +1,5 @@
-// Collapsing the four copies of a row's stream, and sums over a block: pieces that several stages' kernels are made of.
+// Collapsing and expanding the four copies of a row's stream, and sums over a block: pieces that several stages'
+// kernels are made of.
 #pragma once
 
 #include "cuda/numerics.h"
@@ -31,7 +32,21 @@ __device__ __forceinline__ uint32_t collapse_words(const uint32_t (&x)[kStreams]
   return ptx::pack_bf16(sum.x, sum.y);
 }
 
-// The same for dims 2 i, 2 i + 1 of a row's stream [4, dim].
+// Copy k of the expanded stream for the same two dims: round(post[k] y + sum_j comb[j][k] X[j]).
+__device__ __forceinline__ uint32_t expand_words(const uint32_t (&x)[kStreams], uint32_t y, float post,
+                                                 const float (&comb)[kStreams]) {
+  const float2 of_y = unpack_bf16(y);
+  float2 sum = make_float2(post * of_y.x, post * of_y.y);
+#pragma unroll
+  for (int j = 0; j < kStreams; ++j) {
+    const float2 two = unpack_bf16(x[j]);
+    sum.x += comb[j] * two.x;
+    sum.y += comb[j] * two.y;
+  }
+  return ptx::pack_bf16(sum.x, sum.y);
+}
+
+// The collapsed dims 2 i, 2 i + 1 of a row's stream [4, dim].
 __device__ __forceinline__ float2 collapse_two(const bf16* stream, int dim, const float (&w)[kStreams], int i) {
   uint32_t x[kStreams];
 #pragma unroll

@@ -1,8 +1,9 @@
 // mix_streams in two kernels, the second of which is there before the first has ended.
 //
-// mix_products: a block has 128 of the 4 * dim columns of fn and takes every row's stream across them. fn is float and
-// is taken apart into three bf16 that add up to it exactly, so that the products are those of bf16 matrices. A block
-// reads its part of fn once, before it waits for what it depends on.
+// mix_products: a block has 32 dims, of each of the four copies a warp, and takes every row's stream across them. fn is
+// float and is taken apart into three bf16 that add up to it exactly, so that the products are those of bf16 matrices.
+// A block reads its part of fn once, before it waits for what it depends on. Where the stream is still to be expanded,
+// it first does that to its dims.
 // mix_finish: a block a row. Its last warp makes the coefficients from the blocks' sums and walks the Sinkhorn
 // iterations, while the others collapse and normalise the row.
 #include <algorithm>
@@ -15,8 +16,7 @@
 namespace onelane::cuda {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kSegment = kWarps * kTileColumns;  // columns of a block
+constexpr int kWarps = kStreams;  // a copy's columns each
 constexpr int kOutputTiles = kMixes / 8;
 constexpr int kSquares = kMixes;  // the sum of the squares, beside the products
 constexpr int kSums = 32;         // floats of a row's sums over a segment, padded to a line
@@ -44,13 +44,49 @@ __device__ __forceinline__ float squares_of(const uint4& v) {
   return sum;
 }
 
-// partial [rows, segments, kSums]: 24 products and the squares of a row over one segment. Grid: segments, and over the
+// What expand_streams adds to the stream.
+struct Expansion {
+  const bf16* y;      // [rows, dim]; null: the stream is as it should be
+  const float* post;  // [rows, 4]
+  const float* comb;  // [rows, 4, 4]
+};
+
+// As load_row_tile, of a copy of the stream when it is expanded.
+__device__ __forceinline__ RowTile expand_row_tile(const bf16* stream, const Expansion& expansion, int dim, int copy,
+                                                   int first_row, int rows, int first_dim, int lane) {
+  uint4 half[2] = {};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int64_t row = first_row + lane / 4 + 8 * i;
+    if (row >= rows) continue;
+    const int eight = first_dim / 8 + lane % 4;
+    const EightDims dims = load_eight(stream + row * kStreams * dim, dim, eight);
+    const uint4 y = __ldcg(reinterpret_cast<const uint4*>(expansion.y + row * dim) + eight);
+    const float post = __ldcg(expansion.post + row * kStreams + copy);
+    float comb[kStreams];
+#pragma unroll
+    for (int j = 0; j < kStreams; ++j) comb[j] = __ldcg(expansion.comb + (row * kStreams + j) * kStreams + copy);
+    uint32_t out[4];
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      uint32_t x[kStreams];
+      words_of(dims, word, x);
+      out[word] = expand_words(x, word_of(y, word), post, comb);
+    }
+    half[i] = make_uint4(out[0], out[1], out[2], out[3]);
+  }
+  return {half[0], half[1]};
+}
+
+// partial [rows, segments, kSums]: 24 products and the squares of a row over 32 dims. Grid: segments, and over the
 // tiles of rows.
-__global__ __launch_bounds__(kWarps * 32) void mix_products(const bf16* stream, const float* fn, int width, int rows,
-                                                            float* partial) {
+template <bool kExpands>
+__global__ __launch_bounds__(kWarps * 32) void mix_products(bf16* stream, const Expansion expansion, const float* fn,
+                                                            int dim, int rows, float* partial) {
   __shared__ __align__(16) float sums[2][kWarps * kTileRows * kSumStride];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int column = blockIdx.x * kSegment + warp * kTileColumns;
+  const int first_dim = blockIdx.x * kTileColumns;
+  const int width = kStreams * dim, column = warp * dim + first_dim;
 
   uint4 weights[kOutputTiles][3];  // smallest part first
 #pragma unroll
@@ -72,10 +108,21 @@ __global__ __launch_bounds__(kWarps * 32) void mix_products(const bf16* stream, 
   ptx::let_next_kernel_start();
   const int step = gridDim.y * kTileRows;
   int first_row = blockIdx.y * kTileRows;
-  RowTile next = load_row_tile(stream, width, first_row, rows, column, true, lane);
+  const auto load = [&](int row) {
+    if constexpr (kExpands) {
+      return expand_row_tile(stream, expansion, dim, warp, row, rows, first_dim, lane);
+    } else {
+      return load_row_tile(stream, width, row, rows, column, true, lane);
+    }
+  };
+  RowTile next = load(first_row);
   for (int buffer = 0; first_row < rows; first_row += step, buffer ^= 1) {
     const RowTile x = next;
-    next = load_row_tile(stream, width, first_row + step, rows, column, true, lane);
+    if constexpr (kExpands) {
+      __syncthreads();  // every warp has read all copies of these rows
+      store_row_tile(stream, width, first_row, rows, column, x, lane);
+    }
+    next = load(first_row + step);
     float* mine = sums[buffer] + warp * kTileRows * kSumStride;
 #pragma unroll
     for (int n = 0; n < kOutputTiles; ++n) {
@@ -158,6 +205,7 @@ struct FinishArgs {
   bf16* x;
   const float* partial;
   int segments;
+  bool expands;  // mix_products changes the stream
 };
 
 // The row's sum of squares and its products with fn, a lane each, as coefficients before their sigmoids and softmax.
@@ -208,9 +256,10 @@ __global__ __launch_bounds__(1024) void mix_finish(FinishArgs args) {
   // What is not the work of mix_products, too: that lets this kernel start when it has itself waited for it.
   EightDims dims = {};
   float4 given = {};
-  if (works && thread < eights) dims = load_eight(stream, args.dim, thread);
+  if (works && thread < eights && !args.expands) dims = load_eight(stream, args.dim, thread);
   if (works && args.collapse_with != nullptr) given = __ldcg(reinterpret_cast<const float4*>(args.collapse_with) + row);
   ptx::wait_for_previous_kernel();
+  if (works && thread < eights && args.expands) dims = load_eight(stream, args.dim, thread);
 
   for (int adder = warp; adder < kAdders; adder += warps) {
     const float* partial = args.partial + row * args.segments * kSums + lane;
@@ -281,17 +330,19 @@ __global__ __launch_bounds__(1024) void mix_finish(FinishArgs args) {
 
 }  // namespace
 
-void mix_streams(const Stage& stage, const MixArgs& args) {
+void mix_streams(const Stage& stage, const MixArgs& args, const ExpandArgs* expand) {
   ONELANE_CHECK(args.dim % kTileColumns == 0, "a model's width is whole blocks of 32");
-  const int width = kStreams * args.dim, rows = stage.rows.count;
-  const int segments = width / kSegment;
+  const int rows = stage.rows.count;
+  const int segments = args.dim / kTileColumns;
   float* partial = stage.workspace->take<float>(static_cast<size_t>(rows) * segments * kSums);
 
   // With many rows a block keeps its part of fn for several tiles: as many blocks as are there at once.
   const int tiles = (rows + kTileRows - 1) / kTileRows;
   const int across = std::min(tiles, std::max(1, 4 * stage.processors / segments));
-  launch(stage, "mix_products", mix_products, dim3(segments, across), dim3(kWarps * 32), 0, args.stream,
-         args.weights.fn, width, rows, partial);
+  Expansion expansion = {};
+  if (expand != nullptr) expansion = {.y = expand->y, .post = expand->post, .comb = expand->comb};
+  launch(stage, "mix_products", expand != nullptr ? mix_products<true> : mix_products<false>, dim3(segments, across),
+         dim3(kWarps * 32), 0, const_cast<bf16*>(args.stream), expansion, args.weights.fn, args.dim, rows, partial);
 
   const FinishArgs finish = {.stream = args.stream,
                              .dim = args.dim,
@@ -308,7 +359,8 @@ void mix_streams(const Stage& stage, const MixArgs& args) {
                              .comb = args.comb,
                              .x = args.x,
                              .partial = partial,
-                             .segments = segments};
+                             .segments = segments,
+                             .expands = expand != nullptr};
   constexpr int kMostWorkers = 31 * 32;
   const int workers = std::min(kMostWorkers, (args.dim / 8 + 31) / 32 * 32);
   launch(stage, "mix_finish", mix_finish, dim3(rows), dim3(workers + 32), sizeof(bf16) * args.dim, finish);

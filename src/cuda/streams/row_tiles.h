@@ -30,6 +30,14 @@ __device__ __forceinline__ RowTile load_row_tile(const bf16* x, int64_t stride, 
   return tile;
 }
 
+__device__ __forceinline__ void store_row_tile(bf16* x, int64_t stride, int first_row, int rows, int column,
+                                               const RowTile& tile, int lane) {
+  const int row = first_row + lane / 4;
+  bf16* to = x + row * stride + column + 8 * (lane % 4);
+  if (row < rows) *reinterpret_cast<uint4*>(to) = tile.low;
+  if (row + 8 < rows) *reinterpret_cast<uint4*>(to + 8 * stride) = tile.high;
+}
+
 __device__ __forceinline__ void multiply_row_tile(float (&sum)[4], const RowTile& x, const uint4& weights) {
   const uint32_t first[4] = {x.low.x, x.high.x, x.low.y, x.high.y};
   const uint32_t second[4] = {x.low.z, x.high.z, x.low.w, x.high.w};

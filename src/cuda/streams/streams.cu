@@ -33,29 +33,19 @@ __global__ __launch_bounds__(kThreads) void expand_rows(bf16* streams, int dim, 
   const uint4 y = __ldcg(reinterpret_cast<const uint4*>(ys + row * dim) + i);
   const float4 post_row = posts[row];
   const float post[kStreams] = {post_row.x, post_row.y, post_row.z, post_row.w};
-  float comb[kStreams][kStreams];
+  float comb[kStreams][kStreams];  // a copy's column in a row
 #pragma unroll
   for (int j = 0; j < kStreams; ++j) {
     const float4 v = combs[row * kStreams + j];
-    comb[j][0] = v.x, comb[j][1] = v.y, comb[j][2] = v.z, comb[j][3] = v.w;
+    comb[0][j] = v.x, comb[1][j] = v.y, comb[2][j] = v.z, comb[3][j] = v.w;
   }
   uint32_t out[kStreams][4];
 #pragma unroll
   for (int word = 0; word < 4; ++word) {
     uint32_t x[kStreams];
     words_of(dims, word, x);
-    const float2 y_two = unpack_bf16(word_of(y, word));
 #pragma unroll
-    for (int k = 0; k < kStreams; ++k) {
-      float2 sum = make_float2(post[k] * y_two.x, post[k] * y_two.y);
-#pragma unroll
-      for (int j = 0; j < kStreams; ++j) {
-        const float2 two = unpack_bf16(x[j]);
-        sum.x += comb[j][k] * two.x;
-        sum.y += comb[j][k] * two.y;
-      }
-      out[k][word] = ptx::pack_bf16(sum.x, sum.y);
-    }
+    for (int k = 0; k < kStreams; ++k) out[k][word] = expand_words(x, word_of(y, word), post[k], comb[k]);
   }
 #pragma unroll
   for (int k = 0; k < kStreams; ++k) {
