@@ -13,7 +13,8 @@ namespace onelane::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kBatch = 8;  // of eight weights a lane
+constexpr int kBatch = 4;                        // of eight weights a lane
+constexpr int kPass = kBatch * kWarps * 32 * 8;  // weights of a block
 
 // A head's weight for each row: a product too small for a launch of its own.
 struct HeadWeights {
@@ -40,28 +41,27 @@ __device__ __forceinline__ float add_products(float sum, uint32_t a, uint32_t b)
   return fmaf(x.y, y.y, fmaf(x.x, y.x, sum));
 }
 
-// grid: groups of `rows_a_block` rows x heads / kWarps. A warp a head.
+// grid: groups of `rows_a_block` rows x heads. Each warp sums its part of the head's weight; the first makes the query.
 __global__ void __launch_bounds__(32 * kWarps)
     make_queries(const bf16* qi, const HeadWeights head_weights, const float* angles, int rows, int rows_a_block,
                  int heads, bool transforms, IndexQueries out) {
-  __shared__ __align__(16) uint8_t records[kWarps][kIndexDim / 2 + 16];
+  __shared__ __align__(16) uint8_t record[kIndexDim / 2 + 16];
+  __shared__ float parts[2][kWarps];
   ptx::let_next_kernel_start();
-  const int first_row = blockIdx.x * rows_a_block, head = blockIdx.y * kWarps + threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
+  const int first_row = blockIdx.x * rows_a_block, head = blockIdx.y;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int end_row = min(first_row + rows_a_block, rows);
   const int dim = head_weights.dim;
   const bf16* weights = head_weights.weights + static_cast<int64_t>(min(head, heads - 1)) * dim;
+  const auto place = [&](int first, int j) { return first + ((j * kWarps + warp) * 32 + lane) * 8; };
   const auto load_weights = [&](int first, uint4(&of_lane)[kBatch]) {
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      of_lane[j] = load_eight(weights, first + (j * 32 + lane) * 8, dim, head_weights.aligned);
-    }
+    for (int j = 0; j < kBatch; ++j) of_lane[j] = load_eight(weights, place(first, j), dim, head_weights.aligned);
   };
   uint4 first_weights[kBatch];
   load_weights(0, first_weights);
-  for (int k = (kBatch * 32 + lane) * 8; k < dim; k += 32 * 8) ptx::prefetch(weights + k);
+  for (int k = place(kPass, 0); k < dim; k += kWarps * 32 * 8) ptx::prefetch(weights + k);
   ptx::wait_for_previous_kernel();
-  if (head >= out.heads) return;
   for (int row = first_row; row < end_row; ++row) {
     const int64_t to = static_cast<int64_t>(row) * out.heads + head;
     // A lane's half of the operands of eight codes.
@@ -70,21 +70,25 @@ __global__ void __launch_bounds__(32 * kWarps)
         reinterpret_cast<uint2*>(out.operands + (to - head % 8) * 16 + word / 4 * 32 + head % 8 * 4 + word % 4) +
         lane % 2;
     if (head >= heads) {
+      if (warp != 0) continue;
       *operands = make_uint2(0, 0);
       if (lane < 4) out.scales[to * 4 + lane] = 127;
       if (lane == 0) out.weights[to] = 0;
       continue;
     }
-    const int64_t from = static_cast<int64_t>(row) * heads + head;
-    const uint2 pairs = reinterpret_cast<const uint2*>(qi + from * kIndexDim)[lane];
+    uint2 pairs = {};
+    if (warp == 0) {
+      pairs = reinterpret_cast<const uint2*>(qi + (static_cast<int64_t>(row) * heads + head) * kIndexDim)[lane];
+    }
     const bf16* x = head_weights.x + static_cast<int64_t>(row) * dim;
     float sums[4] = {};
-    for (int first = 0; first < dim; first += kBatch * 32 * 8) {
+#pragma unroll 1
+    for (int first = 0; first < dim; first += kPass) {
       uint4 w[kBatch], values[kBatch];
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
         w[j] = first_weights[j];
-        values[j] = load_eight(x, first + (j * 32 + lane) * 8, dim, head_weights.aligned);
+        values[j] = load_eight(x, place(first, j), dim, head_weights.aligned);
       }
       if (first > 0) load_weights(first, w);
 #pragma unroll
@@ -95,20 +99,28 @@ __global__ void __launch_bounds__(32 * kWarps)
         sums[3] = add_products(sums[3], w[j].w, values[j].w);
       }
     }
-    const float sum = warp_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    const float part = warp_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    // One barrier a row: the parts of the row after the next are the first to overwrite these.
+    float* of_row = parts[(row - first_row) % 2];
+    if (lane == 0) of_row[warp] = part;
+    __syncthreads();
+    if (warp != 0) continue;
     const float2 low = unpack_bf16(pairs.x), high = unpack_bf16(pairs.y);
     float v[4] = {low.x, low.y, high.x, high.y};
     rope_index_vector(v, lane, angles + static_cast<int64_t>(row) * kRopeDim);
     if (transforms) hadamard(v, lane);
-    uint8_t* record = records[threadIdx.x / 32];
     __syncwarp();
     encode_record<RecordFormat::kIndexMxfp4>(v, lane, record, record + kIndexDim / 2);
     __syncwarp();
     const uint32_t scales = *reinterpret_cast<const uint32_t*>(record + kIndexDim / 2);
     const uint4 both = index_operands(reinterpret_cast<const uint32_t*>(record)[word], scales, word / 4);
     *operands = lane % 2 == 0 ? make_uint2(both.x, both.y) : make_uint2(both.z, both.w);
-    if (lane == 0) reinterpret_cast<uint32_t*>(out.scales)[to] = scales;
-    if (lane == 0) out.weights[to] = round_bf16(__fmul_rn(round_bf16(sum), head_weights.scale));
+    if (lane != 0) continue;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) sum += of_row[i];
+    reinterpret_cast<uint32_t*>(out.scales)[to] = scales;
+    out.weights[to] = round_bf16(__fmul_rn(round_bf16(sum), head_weights.scale));
   }
 }
 
@@ -143,8 +155,7 @@ void index(const Stage& stage, const IndexArgs& args) {
   head_weights.aligned = in_whole_words(head_weights.x) && in_whole_words(head_weights.weights) && args.dim % 8 == 0;
   // Few rows are spread out; of many, each block's share its weights.
   const int rows_a_block = stage.rows.count <= 16 ? 1 : 8;
-  launch(stage, "make_queries", make_queries,
-         dim3((stage.rows.count + rows_a_block - 1) / rows_a_block, (queries.heads + kWarps - 1) / kWarps),
+  launch(stage, "make_queries", make_queries, dim3((stage.rows.count + rows_a_block - 1) / rows_a_block, queries.heads),
          dim3(32 * kWarps), 0, qi, head_weights, angles, stage.rows.count, rows_a_block, args.heads, args.hadamard,
          queries);
 

@@ -34,7 +34,6 @@ constexpr int kWarpKeys = 32;
 constexpr int kMostRows = 8;  // of a block
 constexpr int kBlocks = kIndexBlocks;
 constexpr int kLongWarps = 8;  // that have different keys, where there are many
-constexpr int kShortWarps = 2;
 
 // Of a plain row of queries.
 constexpr float kLeastWeight = 0x1p-40f, kMostWeight = 0x1p40f;
@@ -92,7 +91,8 @@ struct WarpKeys {
   float factor;           // of the lane's key, if plain
   bool plain;             // all of the warp's
 
-  // Keys [first, first + 32); from `end` on zeros.
+  // Keys [first, first + 32); from `end` on zeros. Past the first-level cache: this step's keys are neighbours of older
+  // ones, which may be loaded before those are made.
   __device__ __forceinline__ void load(const PagedCache& keys, const int32_t* pages, int first, int end, int lane) {
     constexpr RecordFormat kFormat = RecordFormat::kIndexMxfp4;
     const int g = lane / 4, t = lane % 4;
@@ -108,8 +108,10 @@ struct WarpKeys {
       if (entry >= end) continue;
       const EntryPlace place = entry_place(keys, pages, entry, record_data_bytes(kFormat), record_scale_bytes(kFormat));
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) codes[m][half][b] = reinterpret_cast<const uint32_t*>(place.data)[b * 4 + t];
-      raw[m][half] = *reinterpret_cast<const uint32_t*>(place.scales);
+      for (int b = 0; b < kBlocks; ++b) {
+        codes[m][half][b] = __ldcg(reinterpret_cast<const uint32_t*>(place.data) + b * 4 + t);
+      }
+      raw[m][half] = __ldcg(reinterpret_cast<const uint32_t*>(place.scales));
     }
     plain = true;
     factor = 0;
@@ -140,7 +142,8 @@ __device__ __forceinline__ float score(const WarpKeys& keys, const SharedRow& ro
   float sum = 0;
 #pragma unroll 1
   for (int first = 0; first < heads; first += 8) {
-    float dots[2][4] = {};  // [m][2 half + i]: of heads first + 2 t + i
+    float dots[2][4] = {};    // [m][2 half + i]: of heads first + 2 t + i
+    float others[2][4] = {};  // a second chain of plain products, which no order rounds
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
       const uint4 query = row.operands[(first / 8 * kBlocks + b) * 32 + lane];
@@ -148,7 +151,7 @@ __device__ __forceinline__ float score(const WarpKeys& keys, const SharedRow& ro
       for (int m = 0; m < 2; ++m) {
         if constexpr (kPlain) {
           ptx::mma_f16(dots[m], keys.a[m][b][0], query.x, query.y);
-          ptx::mma_f16(dots[m], keys.a[m][b][1], query.z, query.w);
+          ptx::mma_f16(others[m], keys.a[m][b][1], query.z, query.w);
         } else {
           float d[4] = {0, 0, 0, 0};
           ptx::mma_f16(d, keys.a[m][b][0], query.x, query.y);
@@ -169,7 +172,8 @@ __device__ __forceinline__ float score(const WarpKeys& keys, const SharedRow& ro
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int key = 0; key < 4; ++key) {
-        const float dot = dots[key / 2][key % 2 * 2 + i];
+        const int at = key % 2 * 2 + i;
+        const float dot = kPlain ? dots[key / 2][at] + others[key / 2][at] : dots[key / 2][at];
         const float passed = kPlain ? fmaxf(dot, 0.0f) : dot < 0 ? 0.0f : dot;  // a NaN passes
         x[i][key] = __fmul_rn(passed, i == 0 ? weights.x : weights.y);
       }
@@ -213,6 +217,30 @@ __device__ __forceinline__ void load_queries(const IndexQueries& queries, int fi
   __syncthreads();
 }
 
+// Which keys and rows of its group a block has.
+struct Part {
+  int first, count;  // of the rows
+  int key_warps;     // warps with different keys
+  int tile, step, tiles;
+  bool works;
+
+  // `most`: of the entries that the group's rows see. Where there are few, a block has a row alone and all of its warps
+  // other keys, so that more blocks have something to do.
+  __device__ __forceinline__ Part(int rows, int most) {
+    const int walkers = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+    constexpr int kShortTile = kWarps * kWarpKeys, kLongTile = kLongWarps * kWarpKeys;
+    const int short_tiles = (most + kShortTile - 1) / kShortTile;
+    const bool few = short_tiles * rows <= walkers;
+    key_warps = few ? kWarps : kLongWarps;
+    tiles = few ? short_tiles : (most + kLongTile - 1) / kLongTile;
+    works = block < (few ? tiles * rows : tiles);
+    first = few && works ? block / tiles : 0;
+    count = few ? 1 : rows;
+    tile = block - first * tiles;
+    step = few ? tiles : walkers;
+  }
+};
+
 // grid: some walkers of tiles x groups of `rows_a_block` rows
 __global__ void __launch_bounds__(kThreads, 1)
     score_tiles(const StepRows rows, const IndexQueries queries, const IndexChoice choice, const IndexScores scores,
@@ -220,33 +248,45 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(16) uint8_t shared[];
   __shared__ int plain[kMostRows];
   ptx::let_next_kernel_start();
-  const int first_row = scores.first_row + blockIdx.y * rows_a_block;
-  const int count = min(rows_a_block, scores.first_row + scores.rows - first_row);
-  int most = 0;
-  for (int r = 0; r < count; ++r) {
-    const int visible = choice.visible(rows.position[first_row + r]);
-    if (choice.is_scored(visible)) most = max(most, visible);
-  }
-  // Few keys: more of a block's warps for its rows, so that more blocks have something to do.
-  const int walkers = static_cast<int>(gridDim.x);
-  const int key_warps =
-      (most + kLongWarps * kWarpKeys - 1) / (kLongWarps * kWarpKeys) * (kLongWarps / kShortWarps) <= walkers
-          ? kShortWarps
-          : kLongWarps;
-  const int tile_keys = key_warps * kWarpKeys;
-  const int tiles = (most + tile_keys - 1) / tile_keys;
-  ptx::wait_for_previous_kernel();
-  if (static_cast<int>(blockIdx.x) >= tiles) return;
-  load_queries(queries, first_row, count, shared, plain);
-
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int tile = blockIdx.x; tile < tiles; tile += walkers) {
-    const int first = tile * tile_keys + warp % key_warps * kWarpKeys;
+  const int group_row = scores.first_row + blockIdx.y * rows_a_block;
+  const int group_rows = min(rows_a_block, scores.first_row + scores.rows - group_row);
+  int most = 0;
+  if (lane < group_rows) {
+    const int visible = choice.visible(rows.position[group_row + lane]);
+    if (choice.is_scored(visible)) most = visible;
+  }
+  const Part part(group_rows, __reduce_max_sync(0xffffffff, most));
+  const int first_row = group_row + part.first;
+
+  WarpKeys keys;
+  int loaded_run = -1, loaded_first = -1;
+  const auto load_keys = [&](int row, int first) {
+    const int run_number = rows.run_of[row];
+    if (run_number == loaded_run && first == loaded_first) return;
+    // For all of the block's rows of this sequence: the last sees most.
+    const RowRun run = rows.runs[run_number];
+    const int last = min(first_row + part.count, run.first_row + run.count) - 1;
+    const int end = choice.visible(run.first_position + last - run.first_row);
+    keys.load(choice.keys, rows.page_table + static_cast<int64_t>(run.slot) * rows.pages_per_slot, first, end, lane);
+    loaded_run = run_number, loaded_first = first;
+  };
+  const auto first_of = [&](int tile) { return (tile * part.key_warps + warp % part.key_warps) * kWarpKeys; };
+  const int warp_row = first_row + warp / part.key_warps;
+  if (part.works && warp_row < first_row + part.count) {
+    // Keys of earlier steps have been there since before this one.
+    const RowRun run = rows.runs[rows.run_of[warp_row]];
+    const int first = first_of(part.tile);
+    if (first + kWarpKeys <= run.first_position / choice.ratio) load_keys(warp_row, first);
+  }
+  ptx::wait_for_previous_kernel();
+  if (!part.works) return;
+  load_queries(queries, first_row, part.count, shared, plain);
+
+  for (int tile = part.tile; tile < part.tiles; tile += part.step) {
+    const int first = first_of(tile);
     const int mine = first + lane % 4 * 8 + lane / 4;
-    WarpKeys keys;
-    int loaded = -1;  // whose
-    for (int r = warp / key_warps; r < count; r += kWarps / key_warps) {
-      const int row = first_row + r;
+    for (int row = warp_row; row < first_row + part.count; row += kWarps / part.key_warps) {
       const int visible = choice.visible(rows.position[row]);
       if (!choice.is_scored(visible) || first >= visible) continue;
       float* to = scores.of_row(row);
@@ -258,16 +298,8 @@ __global__ void __launch_bounds__(kThreads, 1)
           continue;
         }
       }
-      const int run_number = rows.run_of[row];
-      if (run_number != loaded) {
-        // For all of the block's rows of this sequence: the last sees most.
-        const RowRun run = rows.runs[run_number];
-        const int last = min(first_row + count, run.first_row + run.count) - 1;
-        const int end = choice.visible(run.first_position + last - run.first_row);
-        keys.load(choice.keys, rows.page_table + static_cast<int64_t>(run.slot) * rows.pages_per_slot, first, end,
-                  lane);
-        loaded = run_number;
-      }
+      load_keys(row, first);
+      const int r = row - first_row;
       const SharedRow query(shared, r, queries.heads);
       const float s = keys.plain && plain[r] != 0 ? score<true>(keys, query, queries.heads, lane)
                                                   : score<false>(keys, query, queries.heads, lane);
@@ -285,8 +317,10 @@ void score_entries(const Stage& stage, const IndexQueries& queries, const IndexC
   ONELANE_CHECK(fitting > 0, "the queries of a row of the indexer do not fit shared memory");
   const int rows_a_block = std::min({kMostRows, scores.rows, static_cast<int>(fitting)});
   const int groups = (scores.rows + rows_a_block - 1) / rows_a_block;
-  const int tiles = (scores.stride + kShortWarps * kWarpKeys - 1) / (kShortWarps * kWarpKeys);
-  const int walkers = std::max(1, std::min(tiles, stage.processors / groups));
+  // As many as have something to do, whether rows are apart or together (Part).
+  const int most = scores.stride + kWarpKeys - 1;
+  const int useful = std::max(most / (kLongWarps * kWarpKeys) + 1, rows_a_block * (most / (kWarps * kWarpKeys) + 1));
+  const int walkers = std::max(1, std::min(useful, stage.processors / groups));
   launch(stage, "score_tiles", score_tiles, dim3(walkers, groups), dim3(kThreads), rows_a_block * row_bytes, stage.rows,
          queries, choice, scores, rows_a_block);
 }

@@ -151,8 +151,8 @@ __device__ __forceinline__ void take_best(int n, const Threshold& threshold, Sha
   }
 }
 
-// The best `count` of n scores, count < n <= kMine * kThreads, to `picks`. False, and nothing done, where scores are
-// too close to each other or too far apart.
+// The best `count` of n scores, count < n <= kMine * kThreads, to `picks`; `shared` is as select_rows starts with it.
+// False, and nothing done, where scores are too close to each other or too far apart.
 __device__ __forceinline__ bool choose_in_registers(const float* scores, int n, int count, Shared& shared,
                                                     int32_t* picks) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -164,12 +164,6 @@ __device__ __forceinline__ bool choose_in_registers(const float* scores, int n, 
   for (int j = 0; j < kMine; ++j) {
     mine[j] = -INFINITY;
     if (j < turns && begin + j * 32 < n) mine[j] = scores[begin + j * 32];
-  }
-  for (int i = threadIdx.x; i < kBins; i += kThreads) shared.histogram[i] = 0;
-  if (threadIdx.x == 0) {
-    shared.lowest = 0xffffffffu;
-    shared.highest = 0;
-    shared.count = 0;
   }
   float low = INFINITY, high = -INFINITY;
 #pragma unroll
@@ -293,6 +287,12 @@ __global__ void __launch_bounds__(kThreads)
   const int visible = choice.visible(rows.position[row]);
   const float* of_row = scores.of_row(row);
   int32_t* to = picks + static_cast<int64_t>(row) * choice.topk;
+  for (int i = threadIdx.x; i < kBins; i += kThreads) shared.histogram[i] = 0;
+  if (threadIdx.x == 0) {
+    shared.lowest = 0xffffffffu;
+    shared.highest = 0;
+    shared.count = 0;
+  }
   ptx::wait_for_previous_kernel();
   if (visible <= choice.topk) {
     for (int i = threadIdx.x; i < choice.topk; i += kThreads) to[i] = i < visible ? i : -1;
