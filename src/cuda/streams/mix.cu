@@ -18,10 +18,11 @@ namespace {
 
 constexpr int kWarps = kStreams;  // a copy's columns each
 constexpr int kOutputTiles = kMixes / 8;
-constexpr int kSquares = kMixes;  // the sum of the squares, beside the products
-constexpr int kSums = 32;         // floats of a row's sums over a segment, padded to a line
-constexpr int kAdders = 8;        // a row's segments are added up in so many parts
-constexpr int kAtOnce = 20;       // segments that a warp asks for at once
+constexpr int kSquares = kMixes;       // the sum of the squares, beside the products
+constexpr int kSums = 32;              // floats of a row's sums over a segment, padded to a line
+constexpr int kAdders = 8;             // a row's segments are added up in so many parts
+constexpr int kMostWorkers = 16 * 32;  // threads of a row
+constexpr int kAtOnce = 20;            // segments that a warp asks for at once
 
 // The bf16 nearest to two floats, which keep the rest. Three times, and nothing is left of a float.
 __device__ __forceinline__ uint32_t take_bf16(float2& v) {
@@ -57,6 +58,7 @@ __device__ __forceinline__ RowTile expand_row_tile(const bf16* stream, const Exp
   uint4 half[2] = {};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
+    if (first_row + 8 * i >= rows) break;
     const int64_t row = first_row + lane / 4 + 8 * i;
     if (row >= rows) continue;
     const int eight = first_dim / 8 + lane % 4;
@@ -84,6 +86,7 @@ template <bool kExpands>
 __global__ __launch_bounds__(kWarps * 32) void mix_products(bf16* stream, const Expansion expansion, const float* fn,
                                                             int dim, int rows, float* partial) {
   __shared__ __align__(16) float sums[2][kWarps * kTileRows * kSumStride];
+  ptx::let_next_kernel_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int first_dim = blockIdx.x * kTileColumns;
   const int width = kStreams * dim, column = warp * dim + first_dim;
@@ -105,24 +108,19 @@ __global__ __launch_bounds__(kWarps * 32) void mix_products(bf16* stream, const 
   }
 
   ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();
   const int step = gridDim.y * kTileRows;
   int first_row = blockIdx.y * kTileRows;
-  const auto load = [&](int row) {
-    if constexpr (kExpands) {
-      return expand_row_tile(stream, expansion, dim, warp, row, rows, first_dim, lane);
-    } else {
-      return load_row_tile(stream, width, row, rows, column, true, lane);
-    }
-  };
-  RowTile next = load(first_row);
+  RowTile next = {};
+  if constexpr (!kExpands) next = load_row_tile(stream, width, first_row, rows, column, true, lane);
   for (int buffer = 0; first_row < rows; first_row += step, buffer ^= 1) {
-    const RowTile x = next;
+    RowTile x = next;
     if constexpr (kExpands) {
+      x = expand_row_tile(stream, expansion, dim, warp, first_row, rows, first_dim, lane);
       __syncthreads();  // every warp has read all copies of these rows
       store_row_tile(stream, width, first_row, rows, column, x, lane);
+    } else {
+      next = load_row_tile(stream, width, first_row + step, rows, column, true, lane);
     }
-    next = load(first_row + step);
     float* mine = sums[buffer] + warp * kTileRows * kSumStride;
 #pragma unroll
     for (int n = 0; n < kOutputTiles; ++n) {
@@ -205,7 +203,6 @@ struct FinishArgs {
   bf16* x;
   const float* partial;
   int segments;
-  bool expands;  // mix_products changes the stream
 };
 
 // The row's sum of squares and its products with fn, a lane each, as coefficients before their sigmoids and softmax.
@@ -234,7 +231,7 @@ __device__ __forceinline__ void make_comb(const FinishArgs& args, float value, i
 }
 
 // Shared memory: bf16 [dim], the collapsed row.
-__global__ __launch_bounds__(1024) void mix_finish(FinishArgs args) {
+__global__ __launch_bounds__(kMostWorkers + 32) void mix_finish(FinishArgs args) {
   extern __shared__ uint4 held[];
   __shared__ float sums[kAdders][32], squares[32], own_pre[kStreams];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -253,14 +250,14 @@ __global__ __launch_bounds__(1024) void mix_finish(FinishArgs args) {
     scale = __ldcg(args.scale + min(lane / kStreams, 2));  // pre, post, comb
     base = __ldcg(args.base + lane);
   }
-  // What is not the work of mix_products, too: that lets this kernel start when it has itself waited for it.
+
+  ptx::wait_for_previous_kernel();
   EightDims dims = {};
   float4 given = {};
-  if (works && thread < eights && !args.expands) dims = load_eight(stream, args.dim, thread);
-  if (works && args.collapse_with != nullptr) given = __ldcg(reinterpret_cast<const float4*>(args.collapse_with) + row);
-  ptx::wait_for_previous_kernel();
-  if (works && thread < eights && args.expands) dims = load_eight(stream, args.dim, thread);
-
+  if (works && thread < eights) dims = load_eight(stream, args.dim, thread);
+  if (works && args.collapse_with != nullptr) {
+    given = __ldcg(reinterpret_cast<const float4*>(args.collapse_with) + row);
+  }
   for (int adder = warp; adder < kAdders; adder += warps) {
     const float* partial = args.partial + row * args.segments * kSums + lane;
     float sum = 0;
@@ -359,9 +356,7 @@ void mix_streams(const Stage& stage, const MixArgs& args, const ExpandArgs* expa
                              .comb = args.comb,
                              .x = args.x,
                              .partial = partial,
-                             .segments = segments,
-                             .expands = expand != nullptr};
-  constexpr int kMostWorkers = 31 * 32;
+                             .segments = segments};
   const int workers = std::min(kMostWorkers, (args.dim / 8 + 31) / 32 * 32);
   launch(stage, "mix_finish", mix_finish, dim3(rows), dim3(workers + 32), sizeof(bf16) * args.dim, finish);
 }
