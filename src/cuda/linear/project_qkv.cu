@@ -64,9 +64,9 @@ __global__ void __launch_bounds__(kThreads) norm_rows(const NormArgs args) {
   __shared__ float partial[32];
   const bf16* norm = blockIdx.y == 1 ? args.q_norm : args.kv_norm;
   const int line = threadIdx.x * 64;
+  ptx::let_next_kernel_start();
   if (line < (blockIdx.y == 1 ? args.q_lora : kHeadDim)) ptx::prefetch(norm + line);
   ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();
   const int64_t row = blockIdx.x;
   if (blockIdx.y == 1) {
     bf16* qr = args.qr + row * args.q_lora;
@@ -76,12 +76,13 @@ __global__ void __launch_bounds__(kThreads) norm_rows(const NormArgs args) {
   if (threadIdx.x >= 32) return;
   const int lane = threadIdx.x;
   float v[kLaneValues];
+  uint16_t weights[kLaneValues];
   load_lane(args.kv + row * kHeadDim, lane, v);
+#pragma unroll
+  for (int i = 0; i < kLaneValues; ++i) weights[i] = args.kv_norm[lane * kLaneValues + i];
   const float scale = rms_scale(sum_of_squares(v), kHeadDim, args.eps);
 #pragma unroll
-  for (int i = 0; i < kLaneValues; ++i) {
-    v[i] = round_bf16(normed(v[i], scale, args.kv_norm[lane * kLaneValues + i]));
-  }
+  for (int i = 0; i < kLaneValues; ++i) v[i] = round_bf16(normed(v[i], scale, weights[i]));
   rope_lane(args.angles + row * kRopeDim, lane, v);
   encode_record<kFormat>(v, lane, args.data + row * record_data_bytes(kFormat),
                          args.scales + row * record_scale_bytes(kFormat));
