@@ -184,12 +184,10 @@ class CudaKernels final : public Kernels {
   }
 
   // The first call with a key runs as it is, so that scratch grows; the second records a graph; the others repeat it.
-  // Steps of many rows have much to do and come in all sizes: they are not recorded.
   void run(const void* owner, uint64_t key, const std::function<void()>& stages) override {
-    constexpr int kMostRows = 64;
     constexpr size_t kMostRecordings = 256;  // a few MB each; whoever makes more starts over
     use_device();
-    if (stage_.rows.count > kMostRows) return stages();
+    if (stage_.rows.count > kMostRecordedRows) return stages();
     if (recordings_[owner].size() >= kMostRecordings && !recordings_[owner].contains(key)) forget(owner);
     Recording& recording = recordings_[owner][key];
     if (recording.graph != nullptr && recording.generation == generation()) return repeat(recording);

@@ -82,6 +82,7 @@ void Lanes::join(const Stage& main) {
 }
 
 Stage Lanes::project_qkv(const Stage& main, const QkvArgs& args) {
+  if (main.rows.count > kMostRecordedRows) return main;
   x_ = args.x;
   qr_ = args.wq_a ? args.qr : nullptr;
   records_ = args.kv.base;

@@ -7,13 +7,15 @@
 // are programmatic.
 //
 // Who may leave follows from the arguments: a stage runs in a lane if it reads the arrays that the project_qkv just
-// called read and wrote. Outside of a recording lanes are the step's own stream, with scratch memory of their own all
-// the same: a recording finds it grown.
+// called read and wrote. Outside of a recording lanes are the step's own stream; where the step may be recorded they have
+// scratch memory of their own all the same, so that a recording finds it grown.
 #pragma once
 
 #include "cuda/stage.h"
 
 namespace onelane::cuda {
+
+inline constexpr int kMostRecordedRows = 64;  // steps of more have much to do and come in all sizes
 
 // One stream beside the step's.
 class Lane {
