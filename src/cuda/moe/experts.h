@@ -2,9 +2,9 @@
 // pair rows * topk + row for the shared one. Pairs of the same expert stand together as columns of a *tile*, so that
 // its weights are read once for all of them.
 //
-//   prepare   x -> codes; pairs -> tiles
+//   prepare   x -> its quantised values; pairs -> tiles
 //   up        a[pair] = round(weight * silu(w1 x) * (w3 x)) of every tile
-//   quantise  a -> codes
+//   quantise  a -> its quantised values
 //   down      y[pair] = round(w2 a)
 //   sum       y[row], slots in order, the shared expert last
 //
@@ -37,21 +37,18 @@ struct Tile {
   int32_t pairs[kWidth];
 };
 
-// Activations as e4m3 codes, for the kernels of experts_product.cu: [count, ceil(width / 128) * 128], of each 128
-// values first those of lane 0 of four, then lane 1 ...; of a lane 8 neighbouring values of each of the four blocks of
-// 32, the even ones first. That is the order in which a lane has e2m1 weights after decoding.
-struct Codes {
-  uint8_t* codes = nullptr;
-  float* scales = nullptr;  // [count, width / block]
-  int width = 0;
-  int block = 0;
-
-  int64_t row_bytes() const { return (width + 127) / 128 * 128; }
+// Quantised activations: e4m3 values as f16 [count, width], of each 8 neighbours in the order 0 2 4 6 1 3 5 7, which is
+// that of weights after decoding (experts_weights.h); scales [count, width / block].
+struct Activations {
+  uint16_t* values = nullptr;
+  float* scales = nullptr;
+  int width = 0;  // whole blocks
+  int block = 0;  // 32 or 128
 };
-Codes take_codes(const Stage& stage, int count, int width, int block);
+Activations take_activations(const Stage& stage, int count, int width, int block);
 
-// Fills `codes` from x [count, codes.width].
-void quantise(const ExpertsCall& call, const bf16* x, int count, const Codes& codes);
+// Fills `to` from x [count, to.width].
+void quantise(const ExpertsCall& call, const bf16* x, int count, const Activations& to);
 
 // Tiles of all pairs, and how many there are, at most max_tiles. Shared ones first.
 template <int kWidth>
@@ -60,12 +57,12 @@ int max_tiles(const ExpertsCall& call) {
   const int by_expert = call.args->expert_count + routed / kWidth;
   return (call.rows() + kWidth - 1) / kWidth + (routed < by_expert ? routed : by_expert);
 }
-// Quantises x into `codes` on the way.
+// Quantises the stage's rows into `x` on the way.
 template <int kWidth>
-void prepare(const ExpertsCall& call, const Codes& codes, Tile<kWidth>* tiles, int32_t* tile_count);
+void prepare(const ExpertsCall& call, const Activations& x, Tile<kWidth>* tiles, int32_t* tile_count);
 
-// Whether the matrices are of the kinds and widths that up and down take: fp8 or fp4 at 16-byte addresses, activations
-// quantised alike for all.
+// Whether the matrices are of the kinds and widths that up and down take: fp8 or fp4 at 16-byte addresses, multiples of
+// 128 wide, activations quantised alike for all.
 bool can_stream(const ExpertsArgs& args);
 
 // All of the stage but the sum, into y [pairs, dim].

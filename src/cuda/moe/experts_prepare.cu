@@ -1,6 +1,6 @@
-// Activations to codes, pairs to tiles (see experts.h).
+// Activations to quantised ones, pairs to tiles (see experts.h).
+#include "cuda/linear/decode.h"
 #include "cuda/moe/experts.h"
-#include "cuda/numerics.h"
 
 namespace onelane::cuda::moe {
 namespace {
@@ -11,33 +11,28 @@ constexpr int kWarps = kThreads / 32;
 struct QuantiseArgs {
   const bf16* x;
   int count;
-  Codes codes;
+  Activations to;
 };
 
 // A warp: 128 values of one row, four neighbouring ones a lane.
 __device__ __forceinline__ void quantise_part(const QuantiseArgs& args, int part) {
   const int lane = threadIdx.x % 32;
-  const int parts = (args.codes.width + 127) / 128;
-  const int64_t row = part / parts;
-  if (row >= args.count) return;
-  const int first = part % parts * 128, column = first + 4 * lane;
-  float v[4] = {};
-  if (column < args.codes.width) {
-    const uint2 four = *reinterpret_cast<const uint2*>(args.x + row * args.codes.width + column);
-    const float2 low = unpack_bf16(four.x), high = unpack_bf16(four.y);
-    v[0] = low.x, v[1] = low.y, v[2] = high.x, v[3] = high.y;
-  }
-  const float amax = args.codes.block == 128 ? block_amax<32>(v) : block_amax<8>(v);
-  if (column >= args.codes.width) return;
-  const uint32_t scale = fp8_scale(amax);
-  // 8 l + 4 h + i of block b: lane l's, half h.
-  const int block = lane / 8, of_lane = lane % 8 / 2, half = lane % 2;
-  uint8_t* to = args.codes.codes + row * parts * 128 + first + of_lane * 32 + block * 8 + half * 2;
-  *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(fp8_code(v[0], scale) | fp8_code(v[2], scale) << 8);
-  *reinterpret_cast<uint16_t*>(to + 4) = static_cast<uint16_t>(fp8_code(v[1], scale) | fp8_code(v[3], scale) << 8);
-  if (column % args.codes.block == 0) {
-    args.codes.scales[row * (args.codes.width / args.codes.block) + column / args.codes.block] = e8m0_to_float(scale);
-  }
+  const int parts = args.to.width / 128;
+  if (part / parts >= args.count) return;
+  const int64_t at = static_cast<int64_t>(part) * 128 + 4 * lane;
+  const uint2 four = *reinterpret_cast<const uint2*>(args.x + at);
+  const float2 low = unpack_bf16(four.x), high = unpack_bf16(four.y);
+  const float v[4] = {low.x, low.y, high.x, high.y};
+  const uint32_t scale = fp8_scale(args.to.block == 128 ? block_amax<32>(v) : block_amax<8>(v));
+  uint32_t pairs[2];
+  e4m3_to_f16(
+      fp8_code(v[0], scale) | fp8_code(v[2], scale) << 8 | fp8_code(v[1], scale) << 16 | fp8_code(v[3], scale) << 24,
+      pairs);
+  // The even lane of two has the first half of eight values, and takes 0 2 4 6, the odd one 1 3 5 7.
+  const bool even = lane % 2 == 0;
+  const uint32_t other = __shfl_xor_sync(0xffffffff, even ? pairs[1] : pairs[0], 1);
+  *reinterpret_cast<uint2*>(args.to.values + at) = even ? make_uint2(pairs[0], other) : make_uint2(other, pairs[1]);
+  if (4 * lane % args.to.block == 0) args.to.scales[at / args.to.block] = e8m0_to_float(scale);
 }
 
 __global__ void __launch_bounds__(kThreads) quantise_rows(QuantiseArgs args) {
@@ -121,36 +116,34 @@ __global__ void __launch_bounds__(kThreads) prepare_experts(QuantiseArgs quantis
   }
 }
 
-int blocks_for(const Codes& codes, int count) {
-  const int64_t parts = static_cast<int64_t>(count) * ((codes.width + 127) / 128);
+int blocks_for(const Activations& to, int count) {
+  const int64_t parts = static_cast<int64_t>(count) * (to.width / 128);
   return static_cast<int>((parts + kWarps - 1) / kWarps);
 }
 
 }  // namespace
 
-Codes take_codes(const Stage& stage, int count, int width, int block) {
-  Codes codes{.width = width, .block = block};
-  codes.codes = stage.workspace->take<uint8_t>(static_cast<size_t>(count) * codes.row_bytes());
-  codes.scales = stage.workspace->take<float>(static_cast<size_t>(count) * (width / block));
-  return codes;
+Activations take_activations(const Stage& stage, int count, int width, int block) {
+  const auto values = static_cast<size_t>(count) * width;
+  return {stage.workspace->take<uint16_t>(values), stage.workspace->take<float>(values / block), width, block};
 }
 
-void quantise(const ExpertsCall& call, const bf16* x, int count, const Codes& codes) {
-  launch(*call.stage, "quantise_rows", quantise_rows, dim3(blocks_for(codes, count)), dim3(kThreads), 0,
-         QuantiseArgs{x, count, codes});
+void quantise(const ExpertsCall& call, const bf16* x, int count, const Activations& to) {
+  launch(*call.stage, "quantise_rows", quantise_rows, dim3(blocks_for(to, count)), dim3(kThreads), 0,
+         QuantiseArgs{x, count, to});
 }
 
 template <int kWidth>
-void prepare(const ExpertsCall& call, const Codes& codes, Tile<kWidth>* tiles, int32_t* tile_count) {
+void prepare(const ExpertsCall& call, const Activations& x, Tile<kWidth>* tiles, int32_t* tile_count) {
   const ExpertsArgs& args = *call.args;
   const PlanArgs<kWidth> plan{
       args.ids, call.rows(), args.topk, args.expert_count, call.experts, pointers_of(args.shared), tiles, tile_count};
-  launch(*call.stage, "prepare_experts", prepare_experts<kWidth>, dim3(1 + blocks_for(codes, call.rows())),
-         dim3(kThreads), 2 * sizeof(int32_t) * args.expert_count, QuantiseArgs{args.x, call.rows(), codes}, plan);
+  launch(*call.stage, "prepare_experts", prepare_experts<kWidth>, dim3(1 + blocks_for(x, call.rows())), dim3(kThreads),
+         2 * sizeof(int32_t) * args.expert_count, QuantiseArgs{args.x, call.rows(), x}, plan);
 }
 
-template void prepare(const ExpertsCall&, const Codes&, Tile<8>*, int32_t*);
-template void prepare(const ExpertsCall&, const Codes&, Tile<16>*, int32_t*);
-template void prepare(const ExpertsCall&, const Codes&, Tile<32>*, int32_t*);
+template void prepare(const ExpertsCall&, const Activations&, Tile<8>*, int32_t*);
+template void prepare(const ExpertsCall&, const Activations&, Tile<16>*, int32_t*);
+template void prepare(const ExpertsCall&, const Activations&, Tile<32>*, int32_t*);
 
 }  // namespace onelane::cuda::moe

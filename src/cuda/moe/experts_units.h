@@ -1,0 +1,68 @@
+// How the experts' products (experts_product.cu) are cut: units of two times 16 rows of one expert's weights, over all
+// of k; of a unit a segment of k to each warp; of a segment stages of 64 bytes of each row, which are four blocks of 32
+// values of fp4, or two of fp8.
+#pragma once
+
+#include "cuda/moe/experts.h"
+
+namespace onelane::cuda::moe {
+
+inline constexpr int kSegments = 8;  // warps of a block
+inline constexpr int kTileRows = 16;
+inline constexpr int kStageBytes = 64;  // of a row
+
+// How a matrix lies in memory; all of it is whole stages.
+struct Layout {
+  bool fp4;
+  int32_t row_bytes;
+  int32_t scale_row;    // scales of a row
+  int32_t row_shift;    // rows that share scales, as a power of two
+  int32_t block_shift;  // values that share one
+};
+
+// The stages of the warp's segment: whole quads of blocks, as many for every warp as there are.
+struct Segment {
+  int first = 0, count = 0;
+
+  Segment() = default;
+  __device__ __forceinline__ Segment(const Layout& layout, int warp) {
+    const int stages_per_quad = layout.fp4 ? 1 : 2;
+    const int quads = layout.row_bytes / (kStageBytes * stages_per_quad), share = (quads + kSegments - 1) / kSegments;
+    const int begin = min(warp * share, quads), end = min(begin + share, quads);
+    first = begin * stages_per_quad;
+    count = (end - begin) * stages_per_quad;
+  }
+};
+
+// The units of a block: a stretch of all of them, as long as any other block's in bytes.
+struct Walk {
+  int tile, part, left;
+
+  template <class Args>
+  __device__ __forceinline__ Walk(const Args& args, int tile_count) {
+    const int shared_cost = args.shared.fp4 ? 1 : 2, cost = args.routed.fp4 ? 1 : 2;
+    const int64_t shared_units = static_cast<int64_t>(args.shared_tiles) * args.units_per_tile;
+    const int64_t shared_costs = shared_units * shared_cost;
+    const int64_t all =
+        shared_costs + static_cast<int64_t>(tile_count - args.shared_tiles) * args.units_per_tile * cost;
+    const auto unit_at = [&](int64_t at) {
+      return static_cast<int>(at < shared_costs ? (at + shared_cost - 1) / shared_cost
+                                                : shared_units + (at - shared_costs + cost - 1) / cost);
+    };
+    const int first = unit_at(all * blockIdx.x / gridDim.x);
+    left = unit_at(all * (blockIdx.x + 1) / gridDim.x) - first;
+    tile = first / args.units_per_tile;
+    part = first % args.units_per_tile;
+  }
+  // Whether the next unit is of the same tile.
+  template <class Args>
+  __device__ __forceinline__ bool next(const Args& args) {
+    --left;
+    if (++part < args.units_per_tile) return true;
+    part = 0;
+    ++tile;
+    return false;
+  }
+};
+
+}  // namespace onelane::cuda::moe
