@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 packages=(g++ cmake ninja-build ccache pkg-config nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev
           libpcre2-dev libicu-dev libhwy-dev libboost1.81-dev libtomlplusplus-dev libxxhash-dev prometheus-cpp-dev
-          libssl-dev libsqlite3-dev)
+          libssl-dev libsqlite3-dev patch ca-certificates)
 if [[ "${1:-}" == --tests ]]; then
   packages+=(libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-19 libclang-rt-19-dev python3-venv
              chromium fonts-dejavu-core bubblewrap)
@@ -29,6 +29,12 @@ if ((${#missing[@]})); then
     echo "setup: is this machine offline? Install them some other way and run this again." >&2
     exit 1
   fi
+fi
+
+# What Debian does not have: structured output is built with it, and left out without.
+if ! cmake -P third_party/xgrammar/fetch.cmake; then
+  echo "setup: XGrammar is missing: structured output is left out of the build" >&2
+  [[ "${1:-}" != --tests ]] || exit 1
 fi
 
 if [[ "${1:-}" == --tests ]]; then

@@ -6,6 +6,7 @@
 #include "api/chat_fields.h"
 #include "api/openai_answer.h"
 #include "api/routes.h"
+#include "api/structured_output.h"
 
 namespace onelane {
 namespace {
@@ -171,7 +172,9 @@ void add_chat_routes(Router& router, Services& services) {
                fields.answer.id = random_id("chatcmpl-");
                auto requests = std::move(fields.requests);
                fields.requests.resize(requests.size());
-               std::make_shared<ChatAnswer>(services, exchange, std::move(fields))->start(std::move(requests));
+               auto answer = std::make_shared<ChatAnswer>(services, exchange, std::move(fields));
+               with_grammar(services, exchange, std::move(requests),
+                            [answer](std::vector<GenerationRequest> ready) { answer->start(std::move(ready)); });
              });
 }
 

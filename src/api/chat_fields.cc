@@ -1,7 +1,9 @@
 #include "api/chat_fields.h"
 
+#include <utility>
+
 #include "api/chat_prompt.h"
-#include "api/routes.h"
+#include "api/grammar_fields.h"
 #include "api/sampling_fields.h"
 #include "base/format.h"
 
@@ -51,20 +53,6 @@ void check_shapes(JsonFields& fields) {
 
 }  // namespace
 
-void refuse_structured_output(JsonFields& fields) {
-  constexpr std::string_view kWhy =
-      "structured output needs a grammar engine, which this build does not have; put the shape into the prompt, or use "
-      "a tool with tool_choice";
-  if (auto format = fields.object("response_format")) {
-    const auto type = format->one_of("type", {"text", "json_object", "json_schema"});
-    if (type && *type != "text") fields.fail("response_format", kWhy, "unsupported_response_format");
-    if (!type) format->fail("type", "must be text, json_object or json_schema");
-  }
-  for (const char* key : {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
-    fields.refuse(key, kWhy);
-  }
-}
-
 ApiProblem read_chat(const ApiContext& context, std::string_view body, ChatFields& out) {
   JsonValue root;
   if (auto problem = parse_body(body, root)) return problem;
@@ -76,7 +64,7 @@ ApiProblem read_chat(const ApiContext& context, std::string_view body, ChatField
   out.answer = read_answer_options(fields);
   out.answer.model = model;
   check_shapes(fields);
-  refuse_structured_output(fields);
+  std::optional<GrammarSource> grammar = read_grammar(fields);
   const ToolChoice choice = read_tool_choice(fields);
   const SamplingFields sampling = read_sampling(fields, context);
   // max_completion_tokens is the newer name and counts when both are there.
@@ -95,6 +83,7 @@ ApiProblem read_chat(const ApiContext& context, std::string_view body, ChatField
   GenerationRequest base = sampling.base;
   base.chat = true;
   base.thinking = prompt.thinking;
+  base.grammar = std::move(grammar);
   if (out.logprobs) base.request.logprobs = out.top_logprobs;
   if (base.request.prompt_logprobs >= 0) out.prompt = prompt.tokens;
   const auto limit = new_limit ? new_limit : old_limit;
@@ -103,7 +92,7 @@ ApiProblem read_chat(const ApiContext& context, std::string_view body, ChatField
   }
   for (int i = 0; i < sampling.n; ++i) {
     out.requests.push_back(choice_request(base, i));
-    out.requests.back().request.filter = tool_choice_filter(context, choice, prompt);
+    apply_tool_choice(context, choice, prompt, out.requests.back());
   }
   return {};
 }

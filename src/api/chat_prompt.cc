@@ -1,8 +1,9 @@
 #include "api/chat_prompt.h"
 
 #include <algorithm>
-#include <limits>
+#include <utility>
 
+#include "api/answer_filters.h"
 #include "base/format.h"
 #include "text/conversation.h"
 #include "text/prompt_encoder.h"
@@ -29,63 +30,6 @@ std::string without_billing_lines(const std::string& text) {
   }
   return out;
 }
-
-// Until one of the texts is complete, only tokens that go on with one of them may come.
-class ForcedText final : public TokenFilter {
- public:
-  // `after`: the token behind which the text starts, or -1: at once. `end`: not chosen before that.
-  ForcedText(const Tokenizer& tokenizer, std::vector<std::string> texts, int32_t after, int32_t end)
-      : tokenizer_(tokenizer), texts_(std::move(texts)), after_(after), end_(end) {}
-
-  void apply(std::span<float> logits) override {
-    constexpr float kNever = -std::numeric_limits<float>::infinity();
-    if (done_) return;
-    if (after_ >= 0) {
-      if (static_cast<size_t>(end_) < logits.size()) logits[static_cast<size_t>(end_)] = kNever;
-      return;
-    }
-    for (size_t i = 0; i < logits.size(); ++i) {
-      if (!continues(static_cast<int32_t>(i))) logits[i] = kNever;
-    }
-  }
-
-  void accept(int32_t token) override {
-    if (done_) return;
-    if (after_ >= 0) {
-      if (token == after_) after_ = -1;
-      return;
-    }
-    text_ += tokenizer_.bytes(token);
-    done_ = std::find(texts_.begin(), texts_.end(), text_) != texts_.end();
-  }
-
- private:
-  bool continues(int32_t token) const {
-    const std::string_view bytes = tokenizer_.bytes(token);
-    return !bytes.empty() && std::any_of(texts_.begin(), texts_.end(), [&](const std::string& text) {
-      return text.starts_with(text_) && std::string_view(text).substr(text_.size()).starts_with(bytes);
-    });
-  }
-
-  const Tokenizer& tokenizer_;
-  std::vector<std::string> texts_;
-  int32_t after_;
-  int32_t end_;
-  std::string text_;
-  bool done_ = false;
-};
-
-class ForbiddenToken final : public TokenFilter {
- public:
-  explicit ForbiddenToken(int32_t token) : token_(static_cast<size_t>(token)) {}
-  void apply(std::span<float> logits) override {
-    if (token_ < logits.size()) logits[token_] = -std::numeric_limits<float>::infinity();
-  }
-  void accept(int32_t) override {}
-
- private:
-  size_t token_;
-};
 
 }  // namespace
 
@@ -128,25 +72,33 @@ ApiProblem check_tool_choice(const ToolChoice& choice, const ChatPrompt& prompt,
   return {};
 }
 
-std::shared_ptr<TokenFilter> tool_choice_filter(const ApiContext& context, const ToolChoice& choice,
-                                                const ChatPrompt& prompt) {
+void apply_tool_choice(const ApiContext& context, const ToolChoice& choice, const ChatPrompt& prompt,
+                       GenerationRequest& request) {
   using Mode = ToolChoice::Mode;
   const Tokenizer& tokenizer = context.tokenizer;
-  if (choice.mode == Mode::kAuto) return nullptr;
-  if (choice.mode == Mode::kNone) {
-    // Without tools there is nothing that would have to be kept from happening.
-    const auto marker = tokenizer.token_to_id(kDsmlText);
-    if (!marker || prompt.tools.empty()) return nullptr;
-    return std::make_shared<ForbiddenToken>(*marker);
+  const PromptFormat& form = context.format;
+  const auto call_text = [&](std::string_view name, std::string_view behind) {
+    return format("\n\n<{0}{1}>\n<{0}{2} name=\"{3}{4}", kDsmlText, form.calls_tag, form.invoke_tag, name, behind);
+  };
+  if (prompt.tools.empty()) return;  // nothing has to be kept from happening
+  if (choice.mode == Mode::kAuto) {
+    if (request.grammar) request.or_text = call_text("", "");
+    return;
   }
+  if (choice.mode == Mode::kNone) {
+    if (const auto marker = tokenizer.token_to_id(kDsmlText)) request.request.filter = forbidden_token(*marker);
+    return;
+  }
+  request.grammar.reset();
   std::vector<std::string> texts;
   for (const std::string& name : prompt.tools) {
-    if (choice.mode == Mode::kNamed && name != choice.name) continue;
-    texts.push_back(format("\n\n<{0}{1}>\n<{0}{2} name=\"{3}\">\n", kDsmlText, context.format.calls_tag,
-                           context.format.invoke_tag, name));
+    if (choice.mode == Mode::kRequired || name == choice.name) texts.push_back(call_text(name, "\">\n"));
   }
-  const int32_t after = prompt.thinking ? tokenizer.token_to_id(kThinkEndText).value_or(-1) : -1;
-  return std::make_shared<ForcedText>(tokenizer, std::move(texts), after, context.spec.tokens.eos);
+  request.request.filter = forced_text(tokenizer, std::move(texts));
+  const auto reasoning_end = prompt.thinking ? tokenizer.token_to_id(kThinkEndText) : std::nullopt;
+  if (reasoning_end) {
+    request.request.filter = after_token(*reasoning_end, context.spec.tokens.eos, std::move(request.request.filter));
+  }
 }
 
 }  // namespace onelane

@@ -2,15 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "api/api_error.h"
+#include "api/generation.h"
 #include "api/json_fields.h"
 #include "api/services.h"
-#include "engine/request.h"
 
 namespace onelane {
 
@@ -35,9 +34,9 @@ ApiProblem encode_chat(const ApiContext& context, std::string_view conversation,
 // Whether `choice` asks for tools that `prompt` does not have; names `param`.
 ApiProblem check_tool_choice(const ToolChoice& choice, const ChatPrompt& prompt, const std::string& param);
 
-// Makes the model call a tool (kRequired, kNamed) or keeps it from doing so (kNone); null: it is free. A filter serves
-// one generation: make one for each choice.
-std::shared_ptr<TokenFilter> tool_choice_filter(const ApiContext& context, const ToolChoice& choice,
-                                                const ChatPrompt& prompt);
+// Makes `request` call a tool (kRequired, kNamed), whatever its grammar says, or keeps it from doing so (kNone). Free
+// to choose, the model may begin a call where a grammar would begin an answer. The filter serves one generation.
+void apply_tool_choice(const ApiContext& context, const ToolChoice& choice, const ChatPrompt& prompt,
+                       GenerationRequest& request);
 
 }  // namespace onelane

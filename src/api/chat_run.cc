@@ -4,9 +4,10 @@
 
 #include "api/chat_prompt.h"
 #include "api/event_stream.h"
+#include "api/grammar_fields.h"
 #include "api/openai_answer.h"
-#include "api/routes.h"
 #include "api/sampling_fields.h"
+#include "api/structured_output.h"
 #include "base/format.h"
 
 namespace onelane {
@@ -105,7 +106,7 @@ ApiProblem prepare(const Services& services, const ChatRequest& chat, const std:
   out.parallel_calls = fields.boolean("parallel_tool_calls").value_or(true);
   out.calls = chat.tool_choice.mode != ToolChoice::Mode::kNone;
   out.ignored = format("{}", fmt::join(chat.ignored, ", "));
-  refuse_structured_output(fields);
+  std::optional<GrammarSource> grammar = read_grammar(fields);
   const SamplingFields sampling = read_sampling(fields, services);
   const auto max_tokens = fields.integer("max_tokens", 1, 1 << 30);
   if (problem) return problem;
@@ -116,7 +117,9 @@ ApiProblem prepare(const Services& services, const ChatRequest& chat, const std:
   out.request = sampling.base;
   out.request.chat = true;
   out.request.thinking = prompt.thinking;
-  out.request.request.filter = tool_choice_filter(services, chat.tool_choice, prompt);
+  out.request.grammar = std::move(grammar);
+  if (out.request.grammar) out.request.grammar->field = chat.in_client_words(out.request.grammar->field);
+  apply_tool_choice(services, chat.tool_choice, prompt, out.request);
   return set_prompt(services, prompt_field, std::move(prompt.tokens), max_tokens, true, out.request.request);
 }
 
@@ -136,7 +139,13 @@ ApiProblem count_prompt_tokens(const Services& services, const ChatRequest& chat
 
 void run_chat(Services& services, ChatJob job, std::shared_ptr<ApiExchange> exchange,
               std::shared_ptr<ProtocolAnswer> answer) {
-  std::make_shared<ChatRun>(services, std::move(exchange), std::move(answer))->start(std::move(job));
+  auto run = std::make_shared<ChatRun>(services, exchange, std::move(answer));
+  std::vector<GenerationRequest> requests{std::move(job.request)};
+  with_grammar(services, exchange, std::move(requests),
+               [run = std::move(run), job = std::move(job)](std::vector<GenerationRequest> ready) mutable {
+                 job.request = std::move(ready.front());
+                 run->start(std::move(job));
+               });
 }
 
 }  // namespace onelane

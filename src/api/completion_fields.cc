@@ -1,6 +1,8 @@
 #include "api/completion_fields.h"
 
-#include "api/routes.h"
+#include <utility>
+
+#include "api/grammar_fields.h"
 #include "api/sampling_fields.h"
 #include "base/format.h"
 
@@ -82,7 +84,7 @@ ApiProblem read_completion(const ApiContext& context, std::string_view body, Com
   if (auto unknown = check_model(fields, context, model)) return unknown;
   out.answer = read_answer_options(fields);
   out.answer.model = model;
-  refuse_structured_output(fields);
+  std::optional<GrammarSource> grammar = read_grammar(fields);
   if (!fields.raw("suffix").text.empty()) fields.refuse("suffix", "is not supported; write the hole tokens yourself");
   const SamplingFields sampling = read_sampling(fields, context);
   out.n = sampling.n;
@@ -106,6 +108,7 @@ ApiProblem read_completion(const ApiContext& context, std::string_view body, Com
   }
 
   GenerationRequest base = sampling.base;
+  base.grammar = std::move(grammar);
   out.prompt_logprobs = base.request.prompt_logprobs >= 0;
   base.request.logprobs = out.logprobs;
   if (out.echo) base.request.prompt_logprobs = std::max(base.request.prompt_logprobs, out.logprobs);

@@ -7,6 +7,7 @@
 #include "api/completion_fields.h"
 #include "api/openai_answer.h"
 #include "api/routes.h"
+#include "api/structured_output.h"
 #include "base/format.h"
 
 namespace onelane {
@@ -151,7 +152,9 @@ void add_completion_routes(Router& router, Services& services) {
                  return exchange->fail(*problem);
                fields.answer.id = random_id("cmpl-");
                auto requests = std::move(fields.requests);
-               std::make_shared<CompletionAnswer>(services, exchange, std::move(fields))->start(std::move(requests));
+               auto answer = std::make_shared<CompletionAnswer>(services, exchange, std::move(fields));
+               with_grammar(services, exchange, std::move(requests),
+                            [answer](std::vector<GenerationRequest> ready) { answer->start(std::move(ready)); });
              });
 }
 

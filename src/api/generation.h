@@ -7,23 +7,27 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "api/services.h"
 #include "base/result.h"
 #include "engine/request.h"
+#include "grammar/source.h"
 #include "text/completion_parser.h"
 
 namespace onelane {
 
 struct GenerationRequest {
   Request request;
-  std::vector<std::string> stop;  // end the text before the first of these; found across token boundaries
-  bool include_stop = false;      // keep it in the text
-  bool chat = false;              // read reasoning, content and calls; otherwise all text is content
-  bool thinking = false;          // chat: the completion starts inside <think>
-  bool skip_special = true;       // special tokens give no text (chat always reads them itself)
+  std::vector<std::string> stop;         // end the text before the first of these; found across token boundaries
+  bool include_stop = false;             // keep it in the text
+  bool chat = false;                     // read reasoning, content and calls; otherwise all text is content
+  bool thinking = false;                 // chat: the completion starts inside <think>
+  bool skip_special = true;              // special tokens give no text (chat always reads them itself)
+  std::optional<GrammarSource> grammar;  // what the answer must look like; with_grammar() makes it a filter
+  std::string or_text;                   // beside a grammar: what the answer may begin with instead, and be free then
 };
 
 // What is new. Text comes out as soon as it is certain not to be part of a stop string, a tag or an unfinished

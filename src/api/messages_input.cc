@@ -51,8 +51,8 @@ class Reader {
     if (const JsonValue& stop = body_["stop_sequences"]; !stop.is(Kind::kNull)) add_member(chat, "stop", stop);
     out_.chat.renamed = {{"stop", "stop_sequences"},
                          {"reasoning_effort", "output_config.effort"},
-                         {"response_format.json_schema.schema", "output_config.format.schema"},
-                         {"response_format", "output_config.format"}};
+                         {"response_format.json_schema.schema", format_field() + ".schema"},
+                         {"response_format", format_field()}};
     ONELANE_TRY(read_tools());
     ONELANE_TRY(read_tool_choice());
     ONELANE_TRY(read_thinking());
@@ -311,13 +311,18 @@ class Reader {
     } else if (const auto budget = whole_number(thinking["budget_tokens"]); budget && *budget < 4096) {
       add_member(out_.chat.json, "reasoning_effort", json_text("low"));
     }
-    return read_format(config["format"]);
+    return read_format(config["format"].is(Kind::kNull) ? body_["output_format"] : config["format"]);
+  }
+
+  // The schema of the answer; clients from before output_config have it at the top.
+  std::string format_field() const {
+    return body_["output_config"]["format"].is(Kind::kNull) ? "output_format" : "output_config.format";
   }
 
   Result<void> read_format(const JsonValue& rule) {
     if (rule.is(Kind::kNull)) return {};
-    if (!rule.is(Kind::kObject)) return field_error("output_config.format", "must be an object");
-    if (rule["type"].text != "json_schema") return field_error("output_config.format.type", "must be \"json_schema\"");
+    if (!rule.is(Kind::kObject)) return field_error(format_field(), "must be an object");
+    if (rule["type"].text != "json_schema") return field_error(format_field() + ".type", "must be \"json_schema\"");
     const JsonValue schema = json_object({{"name", json_text("answer")}, {"schema", rule["schema"]}});
     add_member(out_.chat.json, "response_format",
                json_object({{"type", json_text("json_schema")}, {"json_schema", schema}}));

@@ -50,6 +50,7 @@ class ApiExchange final : public HttpExchange {
   const std::string& request_id() const { return request_id_; }
   Protocol protocol() const { return protocol_; }
   bool answered() const { return status_ != 0; }
+  bool gone() const { return gone_; }  // the client went away
 
  private:
   ApiExchange(std::shared_ptr<HttpExchange> inner, Protocol protocol, std::string request_id, Done done);

@@ -9,6 +9,7 @@
 
 #include "checkpoint/model_spec.h"
 #include "engine/engine.h"
+#include "grammar/compiler.h"
 #include "text/prompt_format.h"
 #include "text/tokenizer.h"
 
@@ -52,6 +53,7 @@ struct ApiContext {
 struct Services : ApiContext {
   Engine& engine;
   Metrics& metrics;
+  GrammarCompiler& grammars;
   // Runs a task on the I/O thread, now or after some seconds.
   std::function<void(std::function<void()>)> post;
   std::function<void(double, std::function<void()>)> post_after;

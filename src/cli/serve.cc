@@ -61,13 +61,18 @@ class ServeRun {
         runtime_(std::move(runtime)),
         metrics_(options_.api.model_names.front()),
         engine_(std::move(engine)),
+        grammars_(std::make_unique<GrammarCompiler>(runtime_.tokenizer, runtime_.model->spec.vocab,
+                                                    runtime_.model->spec.tokens.eos)),
         services_{
             ApiContext{.tokenizer = runtime_.tokenizer,
                        .format = *runtime_.format,
                        .spec = runtime_.model->spec,
                        .options = options_.api,
                        .max_model_len = engine_->max_model_len()},
-            *engine_, metrics_, [this](std::function<void()> task) { server_->post(std::move(task)); },
+            *engine_,
+            metrics_,
+            *grammars_,
+            [this](std::function<void()> task) { server_->post(std::move(task)); },
             [this](double seconds, std::function<void()> task) { server_->post_after(seconds, std::move(task)); }},
         router_(services_) {
     add_chat_routes(router_, services_);
@@ -78,9 +83,11 @@ class ServeRun {
     add_page_routes(router_);
   }
 
-  // The engine's last events go through the server, and what the server still holds speaks to router and metrics.
+  // The engine's last events and grammars go through the server, and what the server still holds speaks to router and
+  // metrics.
   ~ServeRun() {
     engine_.reset();
+    grammars_.reset();
     server_.reset();
   }
   ServeRun(const ServeRun&) = delete;
@@ -146,6 +153,7 @@ class ServeRun {
   Runtime runtime_;
   Metrics metrics_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<GrammarCompiler> grammars_;
   std::unique_ptr<HttpServer> server_;
   Services services_;
   Router router_;

@@ -91,12 +91,16 @@ class ApiFixture : public ::testing::Test {
         model_(*Model::load(dir(), std::move(compressed_token_map(tokenizer_)->number), testing::model_kernels())),
         kernels_(testing::make_test_kernels(1)),
         engine_(make_engine()),
+        grammars_(std::make_unique<GrammarCompiler>(tokenizer_, model_->spec.vocab, model_->spec.tokens.eos)),
         services_{ApiContext{.tokenizer = tokenizer_,
                              .format = kPromptFormatV41,
                              .spec = model_->spec,
                              .options = {.model_names = {"mini-v41", "other-name"}, .log_requests = false},
                              .max_model_len = engine_->max_model_len()},
-                  *engine_, metrics_, [this](std::function<void()> task) { post(std::move(task)); },
+                  *engine_,
+                  metrics_,
+                  *grammars_,
+                  [this](std::function<void()> task) { post(std::move(task)); },
                   [this](double seconds, std::function<void()> task) { timers_.emplace_back(now_ + seconds, task); }},
         router_(services_) {
     services_.options.version = "test";
@@ -106,7 +110,10 @@ class ApiFixture : public ::testing::Test {
     add_responses_routes(router_, services_);
     add_info_routes(router_, services_);
   }
-  ~ApiFixture() override { engine_.reset(); }
+  ~ApiFixture() override {
+    engine_.reset();
+    grammars_.reset();
+  }
 
   static std::string dir() { return repository_path("models/mini-v41"); }
   std::unique_ptr<Engine> make_engine() {
@@ -175,6 +182,7 @@ class ApiFixture : public ::testing::Test {
   std::unique_ptr<Kernels> kernels_;
   Metrics metrics_{"mini-v41"};
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<GrammarCompiler> grammars_;
   Services services_;
   Router router_;
 

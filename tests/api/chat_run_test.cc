@@ -121,7 +121,9 @@ TEST_F(ChatRunTest, ProblemsSpeakOfTheClientsFields) {
     return ask("/v1/responses", response)->json()["error"];
   };
   EXPECT_EQ(error({{"max_output_tokens", "x"}})["param"], "max_output_tokens");
-  EXPECT_EQ(error({{"text", {{"format", {{"type", "json_object"}}}}}})["param"], "text.format");
+  EXPECT_EQ(error({{"text", {{"format", {{"type", "xml"}}}}}})["param"], "text.format.type");
+  const Json bad = {{"type", "json_schema"}, {"name", "n"}, {"schema", {{"type", "thing"}}}};
+  EXPECT_EQ(error({{"text", {{"format", bad}}}})["param"], "text.format.schema");
   EXPECT_EQ(error({{"tools", Json::array()}, {"tool_choice", "required"}})["param"], "tool_choice");
   EXPECT_EQ(error({{"model", "gpt-9"}})["code"], "model_not_found");
   EXPECT_THAT(error({{"input", Json::array({{{"role", "user"}, {"content", "<｜deepseek_image｜>"}}})}})["message"]

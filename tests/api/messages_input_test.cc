@@ -203,6 +203,8 @@ TEST(MessagesInput, RefusalsNameTheField) {
       {with(R"("thinking": {"type": "adaptive"}, "output_config": {"effort": []})"), "output_config.effort: "},
       {with(R"("output_config": {"format": {"type": "json_object"}})"), "output_config.format.type: "},
       {with(R"("output_config": {"format": {"type": "json_schema"}})"), "output_config.format.schema: "},
+      {with(R"("output_format": {"type": "json_object"})"), "output_format.type: "},
+      {with(R"("output_format": {"type": "json_schema"})"), "output_format.schema: "},
   };
   for (const auto& [body, expected] : cases) {
     EXPECT_TRUE(prompt(body).starts_with(std::string("error: ") + expected)) << body << "\n" << prompt(body);

@@ -28,12 +28,14 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"cache", {"base", "numerics", "device", "checkpoint", "kernels", "model"}},
     {"engine", {"base", "numerics", "device", "checkpoint", "kernels", "model", "cache"}},
     {"text", {"base"}},
+    {"grammar", {"base", "engine", "text"}},
     {"http", {"base"}},
-    {"api", {"base", "numerics", "device", "checkpoint", "kernels", "model", "cache", "engine", "text", "http"}},
+    {"api",
+     {"base", "numerics", "device", "checkpoint", "kernels", "model", "cache", "engine", "text", "grammar", "http"}},
     {"lane", {"base", "numerics", "checkpoint", "text", "http"}},
     {"cli",
-     {"base", "numerics", "device", "checkpoint", "kernels", "model", "cache", "engine", "text", "http", "api",
-      "lane"}},
+     {"base", "numerics", "device", "checkpoint", "kernels", "model", "cache", "engine", "text", "grammar", "http",
+      "api", "lane"}},
 };
 
 // Library -> the only files that may include it, as a prefix of their path below src/.
@@ -55,6 +57,7 @@ const std::map<std::string, std::vector<std::string>> kRooms = {
     {"sqlite3", {"lane/receipt_store"}},
     {"prometheus/", {"api/"}},
     {"xxhash", {"cache/"}},
+    {"xgrammar/", {"grammar/"}},
 };
 
 struct Include {

@@ -188,7 +188,7 @@ def test_errors(client):
              ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
              ({"tools": [{"type": "function"}]}, "tools[0].name"), ({"reasoning": {"effort": 101}}, "reasoning.effort"),
              ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "y"}}, "tool_choice.name"),
-             ({"text": {"format": {"type": "json_object"}}}, "text.format"), ({"stream": "yes"}, "stream")]
+             ({"text": {"format": {"type": "xml"}}}, "text.format.type"), ({"stream": "yes"}, "stream")]
     for fields, param in cases:
         with pytest.raises(openai.BadRequestError) as refused:
             ask(client, **{"input": "x", "extra_body": fields})
