@@ -86,7 +86,6 @@ template <bool kExpands>
 __global__ __launch_bounds__(kWarps * 32) void mix_products(bf16* stream, const Expansion expansion, const float* fn,
                                                             int dim, int rows, float* partial) {
   __shared__ __align__(16) float sums[2][kWarps * kTileRows * kSumStride];
-  ptx::let_next_kernel_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int first_dim = blockIdx.x * kTileColumns;
   const int width = kStreams * dim, column = warp * dim + first_dim;
@@ -108,6 +107,7 @@ __global__ __launch_bounds__(kWarps * 32) void mix_products(bf16* stream, const 
   }
 
   ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();
   const int step = gridDim.y * kTileRows;
   int first_row = blockIdx.y * kTileRows;
   RowTile next = {};
