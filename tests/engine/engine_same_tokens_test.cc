@@ -24,7 +24,8 @@ class SameTokens : public ::testing::TestWithParam<const char*> {
     Questions questions;
   };
   static World& world(const std::string& generation) {
-    static std::map<std::string, World> worlds;
+    // Kept to the end of the process: after main() the device is gone, and nothing there can be freed.
+    static auto& worlds = *new std::map<std::string, World>;
     World& world = worlds[generation];
     if (world.model) return world;
     world.model = load_tiny_model(generation);
