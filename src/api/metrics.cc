@@ -188,6 +188,8 @@ std::string Metrics::text(const EngineStats& stats, int max_model_len) {
   page.gauge("onelane_progress_age_seconds", "Since a step finished or the engine was idle.",
              stats.progress_age_seconds);
   page.counter("onelane_steps_total", "Steps of the model.", number(stats.steps));
+  page.counter("onelane_steps_ahead_total", "Steps that were asked for before the one ahead of them was read.",
+               number(stats.steps_ahead));
   page.counter("onelane_step_seconds_total", "Time in steps.", stats.step_seconds);
   page.gauge("onelane_last_step_seconds", "Time of the last step.", stats.last_step_ms / 1000);
   page.gauge("onelane_pages", "Pages of 128 tokens.", stats.pages);

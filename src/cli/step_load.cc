@@ -11,8 +11,6 @@
 namespace onelane {
 namespace {
 
-constexpr int kHistory = 8;  // tokens before a run, as the engine shows them
-
 // Records of normally distributed values, all of a block.
 void fill_records(const RecordBlock& block, std::mt19937_64& random) {
   std::normal_distribution<float> normal;
@@ -44,7 +42,6 @@ StepLoad::StepLoad(const Model& model, StepMeter& meter, const Sizes& sizes, uin
       seed_(seed),
       store_(model.spec, sizes.sequences, sizes.pages, meter.memory()),
       forward_(model, meter, store_, sizes.rows, sizes.logit_rows),
-      greedy_({.temperature = 0}),
       table_width_(sizes.sequence_pages),
       page_table_(static_cast<size_t>(sizes.sequences * sizes.sequence_pages)),
       logits_(static_cast<size_t>(sizes.logit_rows) * static_cast<size_t>(model.spec.vocab) * sizeof(float),
@@ -153,7 +150,6 @@ void StepLoad::draft(const StepShape& shape, int draw) {
   std::vector<int32_t> block;
   struct Chain {
     int first_row, depth;
-    int32_t anchor;
   };
   std::vector<Chain> chains;
   step_.clear();
@@ -161,22 +157,15 @@ void StepLoad::draft(const StepShape& shape, int draw) {
   for (int slot = 0; slot * each < shape.rows; ++slot) {
     const int depth = std::min(each, shape.rows - slot * each) - 1;
     if (depth == 0) continue;
-    const int32_t anchor = tokens(static_cast<uint64_t>(draw), slot * each, 1).front();
-    fill_draft_block(model_.spec.dspark, anchor, depth, block);
-    chains.push_back({step_.count(), depth, anchor});
+    fill_draft_block(model_.spec.dspark, tokens(static_cast<uint64_t>(draw), slot * each, 1).front(), depth, block);
+    chains.push_back({step_.count(), depth});
     step_.add(slot, shape.context, block);
   }
   if (chains.empty()) return;
   meter_.part("draft");
-  const auto all = logits_.as<float>();
-  forward_.draft(step_, all.data());
-  const auto vocab = static_cast<size_t>(model_.spec.vocab);
+  forward_.draft(step_, logits_.as<float>().data());
   meter_.part("chain");
-  for (const Chain& chain : chains) {
-    choose_drafts(forward_, chain.first_row, chain.anchor, shape.context,
-                  all.subspan(static_cast<size_t>(chain.first_row) * vocab, static_cast<size_t>(chain.depth) * vocab),
-                  model_.spec.vocab, {.depth = chain.depth}, greedy_, drafts_);
-  }
+  for (const Chain& chain : chains) forward_.chain(chain.first_row, chain.depth);
 }
 
 void StepLoad::step(const StepShape& shape, int draw) {
@@ -200,6 +189,7 @@ void StepLoad::run_rows(std::span<const int32_t> logit_rows) {
     meter_.part("seed");
     forward_.seed_drafter(step_);
   }
+  if (std::exchange(uncollected_, true)) forward_.collect();
   meter_.drain();
 }
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cli/step_meter.h"
-#include "engine/sampler.h"
 #include "engine/verify.h"
 #include "model/forward.h"
 
@@ -38,7 +37,8 @@ class StepLoad {
   StepLoad(const Model& model, StepMeter& meter, const Sizes& sizes, uint64_t seed);
 
   // One step of the engine: a draft block and its Markov chain for every sequence that has drafts to verify, the rows
-  // through the backbone with logits of all, the drafter's rings. `draw` chooses the tokens.
+  // through the backbone with logits of all, the drafter's rings. `draw` chooses the tokens. On a device it is asked
+  // for before the step ahead of it is waited for.
   void step(const StepShape& shape, int draw);
   // A prompt of `tokens` tokens in steps of `chunk` rows, logits of the last row.
   void prefill(int tokens, int chunk);
@@ -57,12 +57,11 @@ class StepLoad {
   KvStore store_;
   ForwardPass forward_;
   Step step_;
-  Sampler greedy_;
   const int table_width_;
   std::vector<int32_t> page_table_;
   std::pair<int, int> laid_out_;  // sequences, pages of each
   std::vector<int32_t> logit_rows_;
-  std::vector<DraftToken> drafts_;
+  bool uncollected_ = false;  // the last step is
   Buffer logits_;
 };
 

@@ -16,137 +16,36 @@
 #include "base/check.h"
 #include "cuda/lanes.h"
 #include "cuda/stages.h"
+#include "cuda/transfer.h"
 
 namespace onelane::cuda {
 namespace {
 
-class DeviceMemory final : public Memory {
- public:
-  explicit DeviceMemory(cudaStream_t stream) : stream_(stream) {}
-  std::byte* allocate(size_t bytes) override {
-    void* data = nullptr;
-    if (cudaMalloc(&data, bytes) == cudaSuccess) return static_cast<std::byte*>(data);
-    cudaGetLastError();
-    return nullptr;
-  }
-  void release(std::byte* data) override { cudaFree(data); }
-  void copy(void* to, const void* from, size_t bytes) override {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
-    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-  }
-  void fill(void* to, int byte, size_t bytes) override {
-    check(cudaMemsetAsync(to, byte, bytes, stream_), "cudaMemsetAsync");
-  }
-  int64_t available() const override {
-    size_t free = 0, total = 0;
-    return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<int64_t>(free) : -1;
-  }
-  bool on_host() const override { return false; }
-
- private:
-  cudaStream_t stream_;
-};
-
-// Pinned: both sides follow the same pointers.
-class SharedMemory final : public HostMemory {
- public:
-  std::byte* allocate(size_t bytes) override {
-    void* data = nullptr;
-    if (cudaHostAlloc(&data, bytes, cudaHostAllocPortable) == cudaSuccess) return static_cast<std::byte*>(data);
-    cudaGetLastError();
-    return nullptr;
-  }
-  void release(std::byte* data) override { cudaFreeHost(data); }
-};
-
-// Host arrays that go to the device together, step after step, in one copy. Device memory grows and stays; what has
-// been recorded with an outgrown one is void (generation()).
-class Upload {
- public:
-  explicit Upload(cudaStream_t stream) : stream_(stream) {}
-  ~Upload() {
-    cudaFree(device_);
-    for (Staging& staging : ring_) {
-      cudaFreeHost(staging.data);
-      if (staging.read != nullptr) cudaEventDestroy(staging.read);
-    }
-  }
-
-  // First all of add(), then send(), then at().
-  void begin() { used_ = 0, parts_.clear(); }
-  template <class T>
-  size_t add(const T* from, size_t count) {
-    parts_.push_back({from, count * sizeof(T), used_});
-    const size_t at = used_;
-    used_ += (count * sizeof(T) + 255) / 256 * 256;
-    return at;
-  }
-  void send() {
-    if (used_ > size_) grow();
-    Staging& staging = ring_[next_++ % ring_.size()];
-    check(cudaEventSynchronize(staging.read), "cudaEventSynchronize");
-    for (const Part& part : parts_) {
-      if (part.bytes > 0) std::memcpy(staging.data + part.at, part.from, part.bytes);
-    }
-    check(cudaMemcpyAsync(device_, staging.data, used_, cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
-    check(cudaEventRecord(staging.read, stream_), "cudaEventRecord");
-  }
-  template <class T>
-  const T* at(size_t offset) const {
-    return reinterpret_cast<const T*>(device_ + offset);
-  }
-  int generation() const { return generation_; }
-
- private:
-  struct Part {
-    const void* from;
-    size_t bytes, at;
-  };
-  struct Staging {
-    std::byte* data = nullptr;
-    cudaEvent_t read = nullptr;  // the device has it
-  };
-
-  void grow() {
-    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-    check(cudaFree(device_), "cudaFree");
-    size_ = 2 * used_;
-    check(cudaMalloc(reinterpret_cast<void**>(&device_), size_), "cudaMalloc");
-    for (Staging& staging : ring_) {
-      check(cudaFreeHost(staging.data), "cudaFreeHost");
-      check(cudaHostAlloc(reinterpret_cast<void**>(&staging.data), size_, cudaHostAllocDefault), "cudaHostAlloc");
-      if (staging.read == nullptr) {
-        check(cudaEventCreateWithFlags(&staging.read, cudaEventDisableTiming), "cudaEventCreate");
-      }
-    }
-    ++generation_;
-  }
-
-  cudaStream_t stream_;
-  std::vector<Part> parts_;
-  size_t used_ = 0, size_ = 0;
-  std::byte* device_ = nullptr;
-  std::array<Staging, 4> ring_;  // the host is at most so many steps ahead
-  size_t next_ = 0;
-  int generation_ = 0;
-};
-
 class CudaKernels final : public Kernels {
  public:
   CudaKernels(int device, cudaStream_t stream, const cudaDeviceProp& properties)
-      : device_(device), stream_(stream), memory_(stream), upload_(stream), workspace_(stream), lanes_(stream) {
+      : device_(device),
+        stream_(stream),
+        memory_(stream, calls_),
+        shared_memory_(calls_),
+        upload_(stream, calls_),
+        workspace_(stream, calls_),
+        lanes_(stream, calls_) {
+    for (cudaEvent_t& sent : sends_) check(cudaEventCreateWithFlags(&sent, cudaEventDisableTiming), "cudaEventCreate");
     stage_ = {.stream = stream,
               .processors = properties.multiProcessorCount,
               .arch = 10 * properties.major + properties.minor,
               .workspace = &workspace_,
               .row_angles = &row_angles_,
-              .launches = &launches_};
+              .launches = &launches_,
+              .calls = &calls_};
   }
   ~CudaKernels() override {
     cudaStreamSynchronize(stream_);
     while (!recordings_.empty()) CudaKernels::forget(recordings_.begin()->first);
     CudaKernels::marks_us();
     for (const cudaEvent_t event : spare_events_) cudaEventDestroy(event);
+    for (const cudaEvent_t sent : sends_) cudaEventDestroy(sent);
     for (auto& [experts, table] : tables_) cudaFree(table.on_device);
     cudaStreamDestroy(stream_);
   }
@@ -165,11 +64,13 @@ class CudaKernels final : public Kernels {
     for (int i = 0; i < rows.run_count; ++i) slots = std::max(slots, rows.runs[i].slot + 1);
     const auto count = static_cast<size_t>(rows.count);
     const size_t pages = rows.page_table == nullptr ? 0 : static_cast<size_t>(slots) * rows.pages_per_slot;
+    const size_t history = rows.before == nullptr ? 0 : static_cast<size_t>(rows.run_count) * kHistory;
+    const size_t moved = rows.moved_by == nullptr ? 0 : static_cast<size_t>(rows.run_count);
     upload_.begin();
     const size_t token = upload_.add(rows.token, count), position = upload_.add(rows.position, count),
                  run_of = upload_.add(rows.run_of, count), runs = upload_.add(rows.runs, rows.run_count),
-                 logit_row = upload_.add(rows.logit_row, rows.logit_count),
-                 page_table = upload_.add(rows.page_table, pages);
+                 logit_row = upload_.add(rows.logit_row, rows.logit_count), before = upload_.add(rows.before, history),
+                 moved_by = upload_.add(rows.moved_by, moved), page_table = upload_.add(rows.page_table, pages);
     upload_.send();
     stage_.rows = rows;
     stage_.rows.token = upload_.at<int32_t>(token);
@@ -178,6 +79,15 @@ class CudaKernels final : public Kernels {
     stage_.rows.runs = upload_.at<RowRun>(runs);
     stage_.rows.logit_row = upload_.at<int32_t>(logit_row);
     stage_.rows.page_table = upload_.at<int32_t>(page_table);
+    if (history > 0) stage_.rows.before = upload_.at<int32_t>(before);
+    if (moved > 0) stage_.rows.moved_by = upload_.at<int32_t>(moved_by);
+    if (rows.later != nullptr) {
+      resolve(stage_, {.token = upload_.at<int32_t>(token),
+                       .position = upload_.at<int32_t>(position),
+                       .before = history > 0 ? upload_.at<int32_t>(before) : nullptr,
+                       .runs = upload_.at<RowRun>(runs)});
+      launches_.apart = true;  // kernels read the rows before they wait for the kernel ahead
+    }
     row_angles_.begin();
     begun_ = rows.token;
     logit_rows_ = rows.logit_row;
@@ -200,6 +110,7 @@ class CudaKernels final : public Kernels {
     lanes_.record(true);
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     recorded_marks_ = &recording.marks;
+    row_angles_.begin();  // a recording makes its own: its part may be repeated where the part before it was not
     stages();
     catch_up();
     recorded_marks_ = nullptr;
@@ -222,8 +133,22 @@ class CudaKernels final : public Kernels {
   }
   void finish() override {
     use_device();
+    ++calls_.other_waits;
     check(cudaStreamSynchronize(stream_), "a kernel of this step");
   }
+  uint64_t send(void* to, const void* from, size_t bytes) override {
+    use_device();
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
+    check(cudaEventRecord(sends_[sent_ % kSends], stream_), "cudaEventRecord");
+    return sent_++;
+  }
+  void wait(uint64_t sent) override {
+    use_device();
+    ONELANE_CHECK(sent < sent_ && sent_ - sent <= kSends, "at most kSends copies may be waited for");
+    ++calls_.waits;
+    check(cudaEventSynchronize(sends_[sent % kSends]), "a kernel of this step");
+  }
+  HostCalls host_calls() const override { return calls_; }
 
   void mark() override {
     use_device();
@@ -304,6 +229,11 @@ class CudaKernels final : public Kernels {
   void main_input(const StepRows& rows, const MainInputArgs& args) override { cuda::main_input(stage(rows), args); }
   void markov(const StepRows& rows, const MarkovArgs& args) override { cuda::markov(stage(rows), args); }
   void choose(const StepRows& rows, const ChooseArgs& args) override { cuda::choose(stage(rows), args); }
+  void address(const StepRows& rows, const AddressArgs& args) override {
+    cuda::address(stage(rows), args);
+    launches_.apart = true;  // engram reads the numbers before it waits for the kernel ahead
+  }
+  void verify(const StepRows& rows, const VerifyArgs& args) override { cuda::verify(stage(rows), args); }
 
  private:
   struct ExpertTable {
@@ -381,6 +311,7 @@ class CudaKernels final : public Kernels {
     const size_t bytes = now.size() * sizeof(ExpertPointers);
     if (table.pointers.size() != now.size() || std::memcmp(table.pointers.data(), now.data(), bytes) != 0) {
       finish();
+      ++calls_.allocations;
       check(cudaFree(table.on_device), "cudaFree");
       check(cudaMalloc(reinterpret_cast<void**>(&table.on_device), bytes), "cudaMalloc");
       memory_.copy(table.on_device, now.data(), bytes);
@@ -392,6 +323,7 @@ class CudaKernels final : public Kernels {
 
   int device_;
   cudaStream_t stream_;
+  HostCalls calls_;
   DeviceMemory memory_;
   SharedMemory shared_memory_;
   Upload upload_;
@@ -405,6 +337,8 @@ class CudaKernels final : public Kernels {
   std::vector<cudaEvent_t> spare_events_;
   std::vector<cudaEvent_t>* recorded_marks_ = nullptr;  // of the run that is being recorded
   Stage stage_;
+  std::array<cudaEvent_t, kSends> sends_{};  // the n-th copy's is n % kSends
+  uint64_t sent_ = 0;
   const int32_t* begun_ = nullptr;
   const int32_t* logit_rows_ = nullptr;
   std::unordered_map<const ExpertWeights*, ExpertTable> tables_;

@@ -12,7 +12,7 @@ cudaEvent_t make_event() {
 
 }  // namespace
 
-Lane::Lane(cudaStream_t main) : end_(make_event()), workspace_(main) {
+Lane::Lane(cudaStream_t main, HostCalls& calls) : end_(make_event()), workspace_(main, calls) {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
 }
 
@@ -58,8 +58,8 @@ cudaEvent_t Lane::close() {
   return end_;
 }
 
-Lanes::Lanes(cudaStream_t main)
-    : compress_(main), index_(main), input_(make_event()), low_(make_event()), lists_(make_event()) {}
+Lanes::Lanes(cudaStream_t main, HostCalls& calls)
+    : compress_(main, calls), index_(main, calls), input_(make_event()), low_(make_event()), lists_(make_event()) {}
 
 Lanes::~Lanes() {
   for (const cudaEvent_t event : {input_, low_, lists_}) cudaEventDestroy(event);

@@ -7,8 +7,8 @@
 // are programmatic.
 //
 // Who may leave follows from the arguments: a stage runs in a lane if it reads the arrays that the project_qkv just
-// called read and wrote. Outside of a recording lanes are the step's own stream; where the step may be recorded they have
-// scratch memory of their own all the same, so that a recording finds it grown.
+// called read and wrote. Outside of a recording lanes are the step's own stream; where the step may be recorded they
+// have scratch memory of their own all the same, so that a recording finds it grown.
 #pragma once
 
 #include "cuda/stage.h"
@@ -20,7 +20,7 @@ inline constexpr int kMostRecordedRows = 64;  // steps of more have much to do a
 // One stream beside the step's.
 class Lane {
  public:
-  explicit Lane(cudaStream_t main);
+  Lane(cudaStream_t main, HostCalls& calls);
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
@@ -46,7 +46,7 @@ class Lane {
 
 class Lanes {
  public:
-  explicit Lanes(cudaStream_t main);
+  Lanes(cudaStream_t main, HostCalls& calls);
   ~Lanes();
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;

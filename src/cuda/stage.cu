@@ -37,7 +37,9 @@ Workspace::~Workspace() {
 void Workspace::reset() {
   used_ = 0;
   if (outgrown_.empty()) return;
+  ++calls_.other_waits;
   check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  ++calls_.allocations;
   for (std::byte* data : outgrown_) check(cudaFree(data), "cudaFree");
   outgrown_.clear();
 }
@@ -53,6 +55,7 @@ std::byte* Workspace::take_bytes(size_t bytes) {
     size_ = std::max(2 * size_, used_ + bytes);
     used_ = 0;
     ++generation_;
+    ++calls_.allocations;
     check(cudaMalloc(reinterpret_cast<void**>(&data_), size_), "cudaMalloc of scratch");
   }
   std::byte* data = data_ + used_;
@@ -76,6 +79,8 @@ const float* RowAngles::get(const Stage& stage, const RopeFrequencies& rope) {
   if (table.current) return table.angles;
   const int rows = stage.rows.count;
   if (rows > table.capacity) {
+    ++stage.calls->other_waits;
+    ++stage.calls->allocations;
     check(cudaStreamSynchronize(stage.stream), "cudaStreamSynchronize");
     check(cudaFree(table.angles), "cudaFree");
     table.capacity = std::max(rows, 2 * table.capacity);

@@ -31,7 +31,7 @@ void check(cudaError_t status, const char* what);
 // run.
 class Workspace {
  public:
-  explicit Workspace(cudaStream_t stream) : stream_(stream) {}
+  Workspace(cudaStream_t stream, HostCalls& calls) : stream_(stream), calls_(calls) {}
   ~Workspace();
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
@@ -47,6 +47,7 @@ class Workspace {
  private:
   std::byte* take_bytes(size_t bytes);
   cudaStream_t stream_;
+  HostCalls& calls_;
   std::byte* data_ = nullptr;
   size_t size_ = 0, used_ = 0;
   std::vector<std::byte*> outgrown_;
@@ -70,6 +71,7 @@ struct Stage {
   Workspace* workspace = nullptr;
   RowAngles* row_angles = nullptr;
   LaunchState* launches = nullptr;
+  HostCalls* calls = nullptr;  // every call that allocates or waits is counted where it stands
   // Between what runs beside each other in a recorded step (lanes.h), null otherwise.
   cudaEvent_t reached = nullptr;  // recorded by reach()
   cudaEvent_t awaited = nullptr;  // waited for by await()

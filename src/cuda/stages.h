@@ -22,6 +22,14 @@ void markov(const Stage& stage, const MarkovArgs& args);
 
 // sampling/
 void choose(const Stage& stage, const ChooseArgs& args);
+void address(const Stage& stage, const AddressArgs& args);
+void verify(const Stage& stage, const VerifyArgs& args);
+// StepRows as begin() got them, on the device: puts in the place of references what they stand for.
+struct ResolveArgs {
+  int32_t *token, *position, *before;
+  RowRun* runs;
+};
+void resolve(const Stage& stage, const ResolveArgs& args);
 
 // index/
 void compress(const Stage& stage, const CompressArgs& args);

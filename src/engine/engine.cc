@@ -8,18 +8,20 @@
 namespace onelane {
 namespace {
 
-// Of the forward pass, measured on one of a single row: all of its memory is per row. What depends on the number of
-// pages is the candidates' bits.
+// Of the forward pass, measured on those of one and of two rows: all but a constant part of its memory is per row. What
+// depends on the number of pages is the candidates' bits.
 int64_t workspace_bytes(const Model& model, Kernels& kernels, const EngineSizes& sizes) {
   KvStore store(model.spec, 1, 0);
-  const ForwardPass one_row(model, kernels, store, 1);
-  int64_t per_row = static_cast<int64_t>(one_row.bytes());
+  const auto bytes = [&](int rows) { return static_cast<int64_t>(ForwardPass(model, kernels, store, rows).bytes()); };
+  const int64_t one_row = bytes(1);
+  int64_t per_row = bytes(2) - one_row;
+  const int64_t constant = one_row - per_row;
   if (model.spec.candidate.source_layer >= 0) {
     const int64_t entries = int64_t{sizes.pages} * kPageTokens;
     const int64_t blocks = (entries + model.spec.candidate.block_size - 1) / model.spec.candidate.block_size;
     per_row += (blocks + 31) / 32 * static_cast<int64_t>(sizeof(uint32_t));
   }
-  return per_row * sizes.step_rows;
+  return constant + per_row * sizes.step_rows;
 }
 
 int64_t planned_bytes(const std::vector<PlannedBytes>& plan) {

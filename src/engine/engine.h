@@ -55,7 +55,8 @@ struct EngineStats {
   int64_t host_kv_bytes = 0;
   int64_t disk_kv_bytes = 0;
   uint64_t steps = 0;
-  double step_seconds = 0;  // summed over steps
+  uint64_t steps_ahead = 0;  // of those, asked for before the step ahead of them was read (some for nobody any more)
+  double step_seconds = 0;   // summed over steps
   double last_step_ms = 0;
   double progress_age_seconds = 0;  // since a step finished or the engine was last idle
   uint64_t prompt_tokens = 0;

@@ -181,7 +181,7 @@ bool Engine::Loop::turn() {
   bool stop = false;
   {
     std::unique_lock lock(mutex_);
-    const bool busy = !running_.empty() || !waiting_.empty() || !spilled_.empty();
+    const bool busy = !running_.empty() || !waiting_.empty() || !spilled_.empty() || under_way();
     if (!busy) {
       wake_.wait(lock, [&] { return stopping_ || reset_cache_ || !inbox_.empty(); });
     }
@@ -205,7 +205,7 @@ bool Engine::Loop::turn() {
     restore_spilled();
     admit_waiting();
     sweep();
-    if (!running_.empty()) step();
+    if (!running_.empty() || under_way()) step();
   } catch (const std::exception& thrown) {
     fail_running(thrown.what());
   }
@@ -269,6 +269,12 @@ void Engine::Loop::admit_waiting() {
 
 void Engine::Loop::retire(Sequence& sequence, FinishReason reason, std::string error) {
   sequence.end(reason, std::move(error));
+  // What is under way for it may go on: whatever takes its slot and pages comes after it on the device.
+  for (Flight* flight : {&flight_, &following_}) {
+    for (Part& part : flight->parts) {
+      if (part.sequence == &sequence) part.sequence = nullptr;
+    }
+  }
   ++counters_.finished[static_cast<size_t>(sequence.finish())];
   residency_.release(sequence, sequence.finish() != FinishReason::kError);
 }
@@ -320,6 +326,9 @@ void Engine::Loop::fail_running(const std::string& what) {
   for (const auto& sequence : running_) {
     if (!sequence->ended()) retire(*sequence, FinishReason::kError, "the step failed: " + what);
   }
+  flight_.parts.clear();
+  following_.parts.clear();
+  forward_.abandon();
 }
 
 }  // namespace onelane

@@ -2,7 +2,8 @@
 //
 // Other threads reach it through the inbox alone; all else belongs to the thread that runs it, so nothing below the
 // inbox is locked. One turn: take the inbox, end what was cancelled or is late, bring back what was spilled, admit what
-// fits, run one step.
+// fits, settle one step. Where kernels work beside the host, the step after it has been asked for by then, whenever it
+// follows from the device's own choices (loop_step.cc).
 #pragma once
 
 #include <condition_variable>
@@ -52,11 +53,17 @@ class Engine::Loop {
  private:
   using Owned = std::unique_ptr<Sequence>;
 
-  // A sequence's rows in the step under way, and where its logits begin.
+  // A sequence's rows in a step, and where its logits begin.
   struct Part {
-    Sequence* sequence = nullptr;
+    Sequence* sequence = nullptr;  // null: it has ended, and nobody wants to know
     int rows = 0;
     int first_logits = 0;
+    int first_draft = -1;  // number of its first draft on the device (ForwardPass::chain); -1: the host has chosen them
+  };
+  // A step that was asked for and is not settled.
+  struct Flight {
+    std::vector<Part> parts;
+    bool seeds = false;  // the drafter gets its rows
   };
 
   Result<void> check(const Request& request) const;
@@ -69,27 +76,40 @@ class Engine::Loop {
   void admit_waiting();
   // Ends a sequence of any stage and frees what it holds; sweep() does the rest.
   void retire(Sequence& sequence, FinishReason reason, std::string error = {});
+  bool under_way() const { return !flight_.parts.empty(); }
   void sweep();  // takes out what has ended and tells the sinks; sorts out what was spilled
   void publish();
   void fail_running(const std::string& what);
 
   // -- loop_step.cc: one step
   void step();
+  // Plans a step of all that runs and asks for it. False when nobody found room for a row.
+  bool launch();
   // Makes room for `tokens` tokens, at the expense of younger sequences; false when `sequence` itself must wait (then
   // it may have been spilled).
   bool make_room(Sequence& sequence, int tokens);
   void plan_drafts();
-  void seed_drafter();
+  // Drafts that are of use to `sequence` when it has `ahead` more tokens than now; negative: not even a row is.
+  int useful_drafts(const Sequence& sequence, int depth, int ahead);
   // Whether the draft rings hold the whole window that the next block looks at.
   bool may_draft(const Sequence& sequence);
   void draft_blocks(std::span<Part> parts);
+  bool drafts_stay(Sequence& sequence) const;
+  void refer_to_drafts(const Part& part);
   void plan_prompts();
   void add_rows();
-  void settle(double ms);
+  void run_target(const Flight& flight);
+  void settle();
   // Chooses the token after the `row`-th row of logits.
   Result<Decision> decide(Sequence& sequence, int row);
   Result<void> settle_decode(const Part& part);
   Result<void> settle_prompt(const Part& part);
+
+  // -- loop_ahead.cc: the step after the one under way, before that one is read
+  // Whether the device alone decides about it. Takes the pages that it needs.
+  bool may_follow();
+  void follow();
+
   Sequence* youngest(const Sequence& other_than);
   std::span<float> logits(int row, int count = 1);
 
@@ -109,8 +129,11 @@ class Engine::Loop {
   CostModel cost_;
   EngineStats counters_;
 
-  // The step under way.
-  std::vector<Part> parts_;
+  Flight flight_;              // the step under way
+  Flight following_;           // the step behind it
+  Clock::time_point settled_;  // when the step before it was, or it was begun
+
+  // Of the step that is being put together.
   Step step_;
   std::vector<int32_t> logit_rows_;
   std::vector<int32_t> row_tokens_;

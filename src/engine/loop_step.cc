@@ -9,8 +9,6 @@
 namespace onelane {
 namespace {
 
-constexpr size_t kHistory = 8;  // tokens before a run that a step is shown; Engram looks at three
-
 double milliseconds(Sequence::Clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
@@ -23,38 +21,52 @@ std::span<float> Engine::Loop::logits(int row, int count) {
 }
 
 void Engine::Loop::step() {
-  const Clock::time_point start = Clock::now();
-  parts_.clear();
+  if (!under_way()) {
+    settled_ = Clock::now();
+    if (!launch()) return;
+  }
+  if (may_follow()) follow();
+  settle();
+  flight_ = std::exchange(following_, {});
+}
+
+bool Engine::Loop::launch() {
   plan_drafts();
   plan_prompts();
-  add_rows();
-  if (parts_.empty()) {
+  // Making room may have taken it from a sequence that was already in.
+  std::erase_if(flight_.parts, [](const Part& part) { return part.sequence->slot < 0; });
+  if (flight_.parts.empty()) {
     // The oldest sequence can take every page from the others, so this is a mistake of ours; it costs one request.
     log_error("no sequence found room for a row");
     retire(*running_.front(), FinishReason::kError, "the engine found no memory for the next token");
-    return;
+    return false;
   }
+  add_rows();
+  // While the schedule drafts for nobody, the drafter is not given decode rows, and their sequences draft again once a
+  // window of rows behind them has been given; prompts are kept whole, for the prefix cache.
+  const auto decodes = [](const Part& part) { return part.sequence->decoding(); };
+  const bool prompts = !std::all_of(flight_.parts.begin(), flight_.parts.end(), decodes);
+  const auto decoding = static_cast<int>(flight_.parts.size());
+  flight_.seeds = block_ > 0 && (prompts || options_.draft_schedule.depth(decoding) > 0);
+  run_target(flight_);
+  return true;
+}
+
+// Asks for step_: all of it, but nothing is waited for.
+void Engine::Loop::run_target(const Flight& flight) {
   ONELANE_CHECK(step_.count() <= sizes_.step_rows, "a step is as large as planned");
   ONELANE_CHECK(static_cast<int>(logit_rows_.size()) <= sizes_.logit_rows, "logits are as many as planned");
   forward_.target(step_, logit_rows_, logits_buffer_.as<float>().data(), /*on_demand=*/true);
-  if (block_ > 0) seed_drafter();
-  settle(milliseconds(Clock::now() - start));
-}
-
-// Gives the drafter this step's rows. While the schedule drafts for nobody, decode rows are left out, and their
-// sequences draft again once a window of rows behind them has been given; prompts are kept whole, for the prefix cache.
-void Engine::Loop::seed_drafter() {
-  const bool prompts =
-      std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return !part.sequence->decoding(); });
-  const auto decoding = static_cast<int>(parts_.size());
-  if (prompts || options_.draft_schedule.depth(decoding) > 0) return forward_.seed_drafter(step_);
-  for (const Part& part : parts_) {
-    residency_.store().drafter_from(part.sequence->slot) = part.sequence->computed + part.rows;
-  }
+  if (flight.seeds) forward_.seed_drafter(step_);
 }
 
 bool Engine::Loop::may_draft(const Sequence& sequence) {
   return residency_.store().drafter_from(sequence.slot) <= std::max(0, sequence.computed - kWindow);
+}
+
+int Engine::Loop::useful_drafts(const Sequence& sequence, int depth, int ahead) {
+  const int room = sequence.draft_room(ahead);
+  return room < 0 || may_draft(sequence) ? std::min(depth, room) : 0;
 }
 
 Sequence* Engine::Loop::youngest(const Sequence& other_than) {
@@ -87,17 +99,16 @@ void Engine::Loop::plan_drafts() {
     Sequence& sequence = *owned;
     sequence.drafts.clear();
     if (!sequence.decoding()) continue;
-    int drafts = std::max(0, std::min(depth, sequence.draft_room()));
-    if (drafts > 0 && !may_draft(sequence)) drafts = 0;
+    int drafts = std::max(0, useful_drafts(sequence, depth, 0));
     if (drafts > 0 && !make_room(sequence, sequence.computed + 1 + drafts)) drafts = 0;
     if (drafts == 0 && !make_room(sequence, sequence.computed + 1)) continue;
-    parts_.push_back({&sequence, 1 + drafts});
+    flight_.parts.push_back({&sequence, 1 + drafts});
   }
 }
 
 void Engine::Loop::plan_prompts() {
   int rows = 0;
-  for (const Part& part : parts_) rows += part.rows;
+  for (const Part& part : flight_.parts) rows += part.rows;
   std::vector<PromptView> prompts;
   std::vector<Sequence*> readers;
   for (const auto& sequence : running_) {
@@ -118,12 +129,13 @@ void Engine::Loop::plan_prompts() {
       share = std::min(share, Residency::room(sequence) - sequence.computed);
     }
     sequence.waited = share > 0 ? 0 : sequence.waited + 1;
-    if (share > 0) parts_.push_back({&sequence, share});
+    if (share > 0) flight_.parts.push_back({&sequence, share});
   }
 }
 
 // Drafts for `parts` in one pass; as many as the part has rows behind its first.
 void Engine::Loop::draft_blocks(std::span<Part> parts) {
+  if (parts.empty()) return;
   step_.clear();
   step_.set_pages(residency_.page_table(), residency_.pages_per_slot());
   for (const Part& part : parts) {
@@ -136,40 +148,44 @@ void Engine::Loop::draft_blocks(std::span<Part> parts) {
   for (Part& part : parts) {
     Sequence& sequence = *part.sequence;
     const int depth = part.rows - 1;
-    choose_drafts(forward_, first_row, sequence.tokens().back(), sequence.computed, logits(first_row, depth),
-                  spec_.vocab, {depth, options_.draft_confidence}, sequence.sampler(), sequence.drafts);
-    part.rows = 1 + static_cast<int>(sequence.drafts.size());
+    if (drafts_stay(sequence)) {
+      part.first_draft = first_row;
+      forward_.chain(first_row, depth);
+    } else {
+      choose_drafts(forward_, first_row, sequence.tokens().back(), sequence.computed, logits(first_row, depth),
+                    spec_.vocab, {depth, options_.draft_confidence}, sequence.sampler(), sequence.drafts);
+      part.rows = 1 + static_cast<int>(sequence.drafts.size());
+    }
     first_row += depth;
   }
 }
 
+// Whether nothing on the host decides about the drafts of `sequence`, so that it need not see them before they are
+// verified.
+bool Engine::Loop::drafts_stay(Sequence& sequence) const {
+  return forward_.beside_host() && options_.draft_confidence <= 0 && sequence.sampler().takes_best();
+}
+
 void Engine::Loop::add_rows() {
-  // Making room may have taken it from a sequence that was already in.
-  std::erase_if(parts_, [](const Part& part) { return part.sequence->slot < 0; });
+  auto& parts = flight_.parts;
   const auto drafting = std::stable_partition(
-      parts_.begin(), parts_.end(), [](const Part& part) { return part.sequence->decoding() && part.rows > 1; });
-  const auto blocks = std::span(parts_).first(static_cast<size_t>(drafting - parts_.begin()));
-  for (size_t done = 0; done < blocks.size();) {
-    size_t end = done;
-    int rows = 0;
-    while (end < blocks.size() && rows + blocks[end].rows - 1 <= sizes_.logit_rows) rows += blocks[end++].rows - 1;
-    draft_blocks(blocks.subspan(done, end - done));
-    done = end;
-  }
+      parts.begin(), parts.end(), [](const Part& part) { return part.sequence->decoding() && part.rows > 1; });
+  draft_blocks(std::span(parts).first(static_cast<size_t>(drafting - parts.begin())));
 
   step_.clear();
   step_.set_pages(residency_.page_table(), residency_.pages_per_slot());
   logit_rows_.clear();
-  for (Part& part : parts_) {
+  for (Part& part : parts) {
     const Sequence& sequence = *part.sequence;
     const auto tokens = sequence.tokens();
     const auto computed = static_cast<size_t>(sequence.computed);
-    const auto before = tokens.first(computed).last(std::min(computed, kHistory));
+    const auto before = tokens.first(computed);
     const int first_row = step_.count();
     part.first_logits = static_cast<int>(logit_rows_.size());
     if (sequence.decoding()) {
       row_tokens_.assign(1, tokens.back());
       for (const DraftToken& draft : sequence.drafts) row_tokens_.push_back(draft.token);
+      refer_to_drafts(part);
       step_.add(sequence.slot, sequence.computed, row_tokens_, before);
     } else {
       step_.add(sequence.slot, sequence.computed, tokens.subspan(computed, static_cast<size_t>(part.rows)), before);
@@ -181,15 +197,24 @@ void Engine::Loop::add_rows() {
   }
 }
 
-void Engine::Loop::settle(double ms) {
+// Adds to row_tokens_ the drafts that are on the device.
+void Engine::Loop::refer_to_drafts(const Part& part) {
+  for (int i = 0; part.first_draft >= 0 && i < part.rows - 1; ++i) row_tokens_.push_back(~(part.first_draft + i));
+}
+
+void Engine::Loop::settle() {
   int decode_rows = 0;
   int prompt_rows = 0;
+  forward_.collect();
   const Clock::time_point now = Clock::now();
-  for (const Part& part : parts_) {
+  const double ms = milliseconds(now - std::exchange(settled_, now));
+  for (const Part& part : flight_.parts) {
+    if (part.sequence == nullptr) continue;
     Sequence& sequence = *part.sequence;
     const int before = sequence.computed;
     (sequence.decoding() ? decode_rows : prompt_rows) += part.rows;
     sequence.started(now);
+    if (block_ > 0 && !flight_.seeds) residency_.store().drafter_from(sequence.slot) = before + part.rows;
     const Result<void> settled = sequence.decoding() ? settle_decode(part) : settle_prompt(part);
     if (!settled) {
       // What is not a number may lie in pages that the cache shares: nobody shall meet it again.
@@ -204,6 +229,7 @@ void Engine::Loop::settle(double ms) {
       retire(sequence, FinishReason::kError, "the event sink failed");
     }
   }
+  if (decode_rows + prompt_rows == 0) return;  // nobody was left
   cost_.observe(decode_rows, prompt_rows, ms);
   ++counters_.steps;
   counters_.step_seconds += ms / 1e3;
@@ -213,12 +239,18 @@ void Engine::Loop::settle(double ms) {
 Result<Decision> Engine::Loop::decide(Sequence& sequence, int row) {
   const std::optional<int32_t> best = forward_.best(row);
   if (best && *best >= 0 && sequence.takes_best()) return sequence.decide(*best);
+  // The step behind it has been given the place of its logits; it follows where every best token was to be taken.
+  if (!following_.parts.empty()) return Error{ErrorCode::kCorrupt, "logits are not finite"};
   forward_.fetch(row);  // of a row that is not finite the sampler says what is wrong
   return sequence.decide(logits(row));
 }
 
 Result<void> Engine::Loop::settle_decode(const Part& part) {
   Sequence& sequence = *part.sequence;
+  if (part.first_draft >= 0) {
+    sequence.drafts.clear();
+    for (int i = 0; i < part.rows - 1; ++i) sequence.drafts.push_back({forward_.drafted(part.first_draft + i)});
+  }
   ONELANE_ASSIGN(const Verification verdict,
                  verify(sequence.drafts, [&](int row) { return decide(sequence, part.first_logits + row); }));
   sequence.computed += verdict.decided;

@@ -51,6 +51,10 @@ class Residency {
   int chunk(const Sequence& sequence, int limit) const;
   // After `sequence.computed` grew from `before`: gives the cache what is due, puts the boundary's state by.
   void advanced(Sequence& sequence, int before);
+  // Whether advanced() may do so for up to `rows` more tokens: then it wants the slot as those left it.
+  bool keeps_state(const Sequence& sequence, int rows) const {
+    return cache_ && (sequence.computed + rows) / kPageTokens > sequence.computed / kPageTokens;
+  }
   // Ends residence. With `keep`, what was computed goes to the cache.
   void release(Sequence& sequence, bool keep);
   void spill(Sequence& sequence);

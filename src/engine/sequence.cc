@@ -32,7 +32,9 @@ Sequence::Sequence(RequestId number, Request what, EventSink sink, int32_t eos, 
   if (!request.ignore_eos && eos_ >= 0) end_tokens_.push_back(eos_);
 }
 
-int Sequence::draft_room() const { return std::min(request.draft_depth, max_tokens - stats.tokens - 1); }
+int Sequence::draft_room(int ahead) const {
+  return std::min(request.draft_depth, max_tokens - stats.tokens - ahead - 1);
+}
 
 void Sequence::started(Clock::time_point now) {
   if (started_ != Clock::time_point{}) return;

@@ -45,8 +45,8 @@ class Sequence {
   int prompt_left() const { return prompt_rows_ - computed; }
   int prompt_rows() const { return prompt_rows_; }
   bool wants_prompt_logprobs() const { return request.prompt_logprobs >= 0; }
-  // Drafts that can still be of use.
-  int draft_room() const;
+  // Drafts that can still be of use once there are `ahead` more tokens; negative: not even the row before them is.
+  int draft_room(int ahead = 0) const;
 
   // -- times
   void started(Clock::time_point now);

@@ -58,7 +58,7 @@ Result<void> Session::check(std::span<const int32_t> tokens) const {
 void Session::run_chunk(std::span<const int32_t> tokens, std::span<const int32_t> logit_rows) {
   step_.clear();
   step_.set_pages(page_table_.data(), store_.pages());
-  const size_t history = std::min<size_t>(tokens_.size(), 8);
+  const size_t history = std::min<size_t>(tokens_.size(), kHistory);
   step_.add(kSlot, static_cast<int>(tokens_.size()), tokens, std::span(tokens_).last(history));
   logits_.resize(logit_rows.size() * static_cast<size_t>(model_.spec.vocab));
   forward_.target(step_, logit_rows, logits_.data());

@@ -16,6 +16,9 @@ class ForwardingKernels : public Kernels {
   Memory& shared_memory() override { return inner_.shared_memory(); }
   void begin(const StepRows& rows) override { inner_.begin(rows); }
   void finish() override { inner_.finish(); }
+  uint64_t send(void* to, const void* from, size_t bytes) override { return inner_.send(to, from, bytes); }
+  void wait(uint64_t sent) override { inner_.wait(sent); }
+  HostCalls host_calls() const override { return inner_.host_calls(); }
   void mark() override { inner_.mark(); }
   std::vector<double> marks_us() override { return inner_.marks_us(); }
   int64_t launches() const override { return inner_.launches(); }
@@ -36,6 +39,8 @@ class ForwardingKernels : public Kernels {
   void main_input(const StepRows& rows, const MainInputArgs& args) override { inner_.main_input(rows, args); }
   void markov(const StepRows& rows, const MarkovArgs& args) override { inner_.markov(rows, args); }
   void choose(const StepRows& rows, const ChooseArgs& args) override { inner_.choose(rows, args); }
+  void address(const StepRows& rows, const AddressArgs& args) override { inner_.address(rows, args); }
+  void verify(const StepRows& rows, const VerifyArgs& args) override { inner_.verify(rows, args); }
 
  protected:
   Kernels& inner_;

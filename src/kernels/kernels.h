@@ -40,6 +40,7 @@ inline constexpr int kMixes = 24;        // pre 4, post 4, comb 16
 inline constexpr int kWindow = 128;      // a query sees itself and the 127 positions before it
 inline constexpr int kAttendBlock = 64;  // entries whose probabilities are rounded against one running maximum
 inline constexpr int kPageTokens = 128;  // tokens that share one KV page
+inline constexpr int kHistory = 8;       // tokens before a run that a step knows; Engram looks at three
 
 // -- weights ---------------------------------------------------------------------------------------------------------
 
@@ -87,9 +88,12 @@ struct RowRun {
   int slot = 0;  // which sequence slot of the caches
 };
 
+// No token: before the beginning of a sequence, or where nobody looks.
+inline constexpr int32_t kNoToken = INT32_MIN;
+
 struct StepRows {
   int count = 0;
-  const int32_t* token = nullptr;     // [count] the real input ids
+  const int32_t* token = nullptr;     // [count] the real input ids, or references (`later`)
   const int32_t* position = nullptr;  // [count] absolute, from 0
   const int32_t* run_of = nullptr;    // [count] index into runs
   const RowRun* runs = nullptr;
@@ -100,6 +104,14 @@ struct StepRows {
   // [logit_count] the rows that head() is asked for, if it is.
   const int32_t* logit_row = nullptr;
   int logit_count = 0;
+  // [run_count, kHistory] the tokens just before each run, most recent last, references among them; null: nobody looks.
+  const int32_t* before = nullptr;
+  // What the host cannot know because an earlier step that it has not read decides it: `later` lies in memory(), which
+  // is not the host's, and holds it when this step's turn comes. A negative token but kNoToken is a reference: it
+  // stands for later[~token], or for 0 where that is negative. Run r begins later[moved_by[r]] positions further on,
+  // unless moved_by[r] is negative. begin() puts what is meant in their place: a stage meets no reference.
+  const int32_t* later = nullptr;     // null: no reference, nothing moved
+  const int32_t* moved_by = nullptr;  // [run_count]; null: nothing moved
 };
 
 // -- caches
@@ -352,12 +364,28 @@ struct ExpertsArgs {
   bf16* y = nullptr;  // out [rows, dim]
 };
 
+// Which rows of an Engram layer's table a token looks up (7.1), from the token and those before it, its run's and then
+// StepRows::before; `pad` before the beginning and for ids that the map lacks. Per order n = 2..max_ngram and head, one
+// prime each: (xor over k < n of map[token k back] * multipliers[k]) mod prime, plus the sum of the primes before it.
+// EXACT.
+struct AddressArgs {
+  const int32_t* token_map = nullptr;  // [map_size] to compressed ids
+  int map_size = 0;
+  int32_t pad = 0;                       // in the map
+  const int64_t* multipliers = nullptr;  // [max_ngram], positive
+  const int64_t* primes = nullptr;       // [max_ngram - 1, heads]
+  int max_ngram = 0;                     // at most kHistory + 1
+  int heads = 0;
+  int32_t* table_rows = nullptr;  // out [rows, (max_ngram - 1) * heads]
+};
+
 // Engram write (7.1): looks up `columns` table rows per token, projects them to 4 keys and a value, gates, adds in
 // place.
 struct EngramArgs {
   bf16* stream = nullptr;  // in/out [rows, 4, dim]
   int dim = 0;
-  const int32_t* table_rows = nullptr;  // [rows, columns], offsets included
+  // [rows, columns], offsets included; there before the run() that holds this stage begins, as address() leaves them.
+  const int32_t* table_rows = nullptr;
   int columns = 0;
   const uint8_t* table = nullptr;        // e4m3 [table rows, width]
   const uint8_t* table_scale = nullptr;  // e8m0 [table rows, width / 32]
@@ -418,6 +446,22 @@ struct ChooseArgs {
   int32_t* best = nullptr;  // out [count]
 };
 
+// What a step's best tokens decide about its runs, each a decided token and drafts behind it: the first row counts, and
+// every row behind it whose token is the best of a row that counts. EXACT.
+//   verdict of a run: how many rows count; the best token of the last of them; the kHistory tokens before that one
+struct VerifyArgs {
+  const int32_t* best = nullptr;  // [rows]
+  int32_t* verdicts = nullptr;    // out [run_count, kVerdict]
+};
+inline constexpr int kVerdict = 2 + kHistory;
+
+// What costs the host time for the device's sake, counted since the kernels were made.
+struct HostCalls {
+  int64_t allocations = 0;  // of device memory and of pinned host memory, and their release
+  int64_t waits = 0;        // for the device, in wait()
+  int64_t other_waits = 0;  // for the device, anywhere else: copies that return when done, finish(), growth
+};
+
 struct Plugin;  // device/plugin.h
 
 class Kernels {
@@ -439,6 +483,12 @@ class Kernels {
   virtual void forget(const void* /*owner*/) {}
   // Waits for everything that was asked for.
   virtual void finish() {}
+  // Copies from memory() to shared_memory() in its place among what was asked for, and returns at once with a number;
+  // wait(number) returns when the copy is made. At most kSends copies may be waited for.
+  virtual uint64_t send(void* to, const void* from, size_t bytes);
+  virtual void wait(uint64_t /*sent*/) {}
+  static constexpr int kSends = 4;
+  virtual HostCalls host_calls() const { return {}; }
 
   virtual void embed(const StepRows& rows, const EmbedArgs& args) = 0;
   virtual void mix_streams(const StepRows& rows, const MixArgs& args) = 0;
@@ -457,6 +507,10 @@ class Kernels {
   virtual void main_input(const StepRows& rows, const MainInputArgs& args) = 0;
   virtual void markov(const StepRows& rows, const MarkovArgs& args) = 0;
   virtual void choose(const StepRows& rows, const ChooseArgs& args) = 0;
+  // Integers, and little work: what stands here is for all whose memory is the host's. address() is called before
+  // run().
+  virtual void address(const StepRows& rows, const AddressArgs& args);
+  virtual void verify(const StepRows& rows, const VerifyArgs& args);
 
   // For measuring. A point in time behind all that was asked for before it and ahead of all that is asked for after it:
   // nothing overlaps across a mark. Marks inside a recorded run() are taken anew whenever it is repeated; at most one

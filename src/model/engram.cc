@@ -111,35 +111,14 @@ Result<EngramAddresses> EngramAddresses::create(const EngramSpec& spec, std::vec
   return addresses;
 }
 
-void EngramAddresses::rows(int n, std::span<const int32_t> before, std::span<const int32_t> tokens,
-                           int32_t* out) const {
-  const auto& primes = primes_[static_cast<size_t>(n)];
-  const auto& multipliers = multipliers_[static_cast<size_t>(n)];
-  const auto known = static_cast<int>(before.size());
-  // Compressed id `back` tokens before tokens[i]; pad before the start of the sequence and for ids the map lacks.
-  const auto compressed = [&](int i, int back) {
-    const int at = i - back;
-    int32_t id = spec_.pad_token_id;
-    if (at >= 0) {
-      id = tokens[static_cast<size_t>(at)];
-    } else if (known + at >= 0) {
-      id = before[static_cast<size_t>(known + at)];
-    }
-    const bool mapped = id >= 0 && static_cast<size_t>(id) < token_map_.size();
-    return int64_t{token_map_[static_cast<size_t>(mapped ? id : spec_.pad_token_id)]};
-  };
-  for (int i = 0; i < static_cast<int>(tokens.size()); ++i) {
-    int64_t mixed = compressed(i, 0) * multipliers[0];
-    int64_t offset = 0;
-    size_t column = 0;
-    for (int order = 2; order <= spec_.max_ngram; ++order) {
-      mixed ^= compressed(i, order - 1) * multipliers[static_cast<size_t>(order - 1)];
-      for (int head = 0; head < spec_.heads; ++head, ++column) {
-        *out++ = static_cast<int32_t>(mixed % primes[column] + offset);
-        offset += primes[column];
-      }
-    }
-  }
+AddressArgs EngramAddresses::args(int n) const {
+  return {.token_map = token_map_.data(),
+          .map_size = static_cast<int>(token_map_.size()),
+          .pad = spec_.pad_token_id,
+          .multipliers = multipliers(n).data(),
+          .primes = primes(n).data(),
+          .max_ngram = spec_.max_ngram,
+          .heads = spec_.heads};
 }
 
 }  // namespace onelane

@@ -1,6 +1,7 @@
 // Engram addressing (spec/model.md 7.1): which table rows a token looks up, from itself and the three tokens before it.
 //
-// Integers only, on the host: row numbers are known as soon as the token is, long before the layer needs them.
+// Integers only: row numbers are known as soon as the token is, long before the layer needs them. Here are the
+// constants; the rows of a step are the stage Kernels::address.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 
 #include "base/result.h"
 #include "checkpoint/model_spec.h"
+#include "kernels/kernels.h"
 
 namespace onelane {
 
@@ -23,15 +25,13 @@ class EngramAddresses {
   static Result<EngramAddresses> create(const EngramSpec& spec, std::vector<int32_t> token_map);
 
   int columns() const { return spec_.columns(); }
-  // How many earlier tokens a row depends on: max_ngram - 1.
-  int history() const { return spec_.max_ngram - 1; }
   // Multipliers of the n-th Engram layer (not layer index), [max_ngram].
   std::span<const int64_t> multipliers(int n) const { return multipliers_[static_cast<size_t>(n)]; }
-
-  // Row numbers, offsets included, of `tokens` in the n-th Engram layer: out [tokens, columns], order 2..max_ngram
-  // outer, head inner. `before` holds the tokens just before them, most recent last, as many as exist (at most
-  // history()).
-  void rows(int n, std::span<const int32_t> before, std::span<const int32_t> tokens, int32_t* out) const;
+  std::span<const int32_t> token_map() const { return token_map_; }
+  // Primes of the n-th Engram layer, [max_ngram - 1, heads].
+  std::span<const int64_t> primes(int n) const { return primes_[static_cast<size_t>(n)]; }
+  // What Kernels::address needs for the n-th Engram layer, on the host; `table_rows` is the caller's.
+  AddressArgs args(int n) const;
 
  private:
   EngramSpec spec_;

@@ -2,8 +2,13 @@
 //
 // One object serves one KvStore and one caller at a time. All working memory is sized for `max_rows` when it is built,
 // and lies where the kernels want it; a step allocates nothing. Logits come to the host, wherever they are made.
+//
+// Where kernels work beside the host (beside_host()), a step can be asked for before the one ahead of it is read:
+// chain() leaves drafts and target() verdicts where rows of later steps refer to them (StepRows::later), and collect()
+// is the one call that waits.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 #include <vector>
@@ -30,19 +35,33 @@ class ForwardPass {
   size_t bytes() const;
   size_t logit_bytes() const { return logits_buffer_.size(); }
 
+  // Whether the host can do something else while kernels work: memory is a device's.
+  bool beside_host() const { return logits_ != nullptr; }
+
   // Runs every row through the backbone and writes its keys and values. For the rows numbered in `logit_rows` it also
   // makes the logits: out [logit_rows.size(), vocab], where they are all there for the host when it returns. With
-  // `on_demand` those of a device stay there: best() tells what most callers want to know of them, and fetch() brings
-  // the others to their place in `logits`.
+  // `on_demand` those of a device stay there, and the call does not wait; collect() does.
   void target(const Step& step, std::span<const int32_t> logit_rows, float* logits, bool on_demand = false);
-  // Of the i-th of the last target()'s logit rows: the best token, ties to the lower id, -1 when they are not all
-  // finite; nothing when the logits are the host's, which has to look itself.
+  // Waits for the oldest target() on demand that has not been collected; at most two are not.
+  void collect();
+  // Waits for all that was asked for; nothing is left to collect.
+  void abandon();
+  // Of the i-th logit row of the target() collected last: the best token, ties to the lower id, -1 when they are not
+  // all finite; nothing when the logits are the host's, which has to look itself.
   std::optional<int32_t> best(int i) const;
+  // Of that target(): the draft that chain() left for it under `number`.
+  int32_t drafted(int number) const;
+  // Brings the logits of that row to its place in `logits`. Only while no target() and no draft() came after its own.
   void fetch(int i);
 
-  // Puts the rows of the last target() step into the draft rings (6.4). `step` must be that step. Rows of rejected
-  // drafts may be included: the next step that holds their positions overwrites them, and no draft block looks past its
-  // anchor.
+  // What the last target() decided about its `run`, by number, for later rows to refer to (kernels.h, VerifyArgs): how
+  // many of its rows count; behind that the token that follows, and the kHistory tokens before it. It must have asked
+  // for the logits of every row.
+  int32_t verdict(int run) const { return static_cast<int32_t>(2 * results_ + run * kVerdict); }
+
+  // Puts the rows of the last target() step into the draft rings (6.4). `step` must be that step, with nothing called
+  // in between. Rows of rejected drafts may be included: the next step that holds their positions overwrites them, and
+  // no draft block looks past its anchor.
   void seed_drafter(const Step& step);
 
   // One draft block per run: its rows are the anchor and then noise tokens, at the following positions. What follows
@@ -57,6 +76,8 @@ class ForwardPass {
   // before it, the first its anchor. Writes these best tokens (-1 and no more behind a row that is not finite) and the
   // confidence logits.
   void draft_chain(int first_row, std::span<int32_t> tokens, std::span<float> confidences);
+  // The same, and nobody waits: the best token of row r is left under the number r.
+  void chain(int first_row, int depth);
 
  private:
   void check_step(const Step& step) const;
@@ -64,7 +85,7 @@ class ForwardPass {
   // Where the kernels write logits that are meant for `logits` on the host.
   float* logits_at(float* logits) { return logits_ != nullptr ? logits_ : logits; }
   size_t row_bytes() const { return static_cast<size_t>(spec_.vocab) * sizeof(float); }
-  float* confidences_at() { return reinterpret_cast<float*>(best_ + max_rows_); }
+  int32_t* best_at() { return later_ + results_; }
   void markov(int row, const int32_t* previous, float* logits, float* confidence);
   // One block on stream_; what collapses the stream after it is in ffn_pre_.
   void block(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
@@ -74,9 +95,9 @@ class ForwardPass {
   void compress(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
   void index(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
   void feed_forward(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
-  // Table rows of the n-th Engram layer; look_up_engram() writes those of a step.
-  int32_t* engram_rows(int n) const;
-  void look_up_engram(const Step& step);
+  template <class T>
+  T* copy_of(std::span<const T> values);
+  void address_engram(const StepRows& rows);
   void write_engram(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
   void tap(const StepRows& rows, const LayerSpec& layer);
   void head(const StepRows& rows, const MixWeights& mix, const bf16* norm, bf16* hidden, float* logits);
@@ -112,17 +133,22 @@ class ForwardPass {
   int candidate_words_ = 0;
   int32_t* expert_ids_ = nullptr;    // [rows, topk]
   float* expert_weights_ = nullptr;  // [rows, topk]
-  int32_t* engram_rows_ = nullptr;   // [Engram layers, rows, columns], in reach of host and kernels
+  std::vector<AddressArgs> engram_;  // of each Engram layer; table_rows [rows, columns] hold a step's
   bf16* taps_ = nullptr;             // [rows, tap width]
   bf16* main_x_ = nullptr;           // [rows, hidden]
   bf16* hidden_ = nullptr;           // [rows, hidden] of the last draft
   float* logits_ = nullptr;          // [logit rows, vocab] on a device; null: the caller's are used
   float* host_logits_ = nullptr;     // those of the caller, of the last target() or draft()
-  StepRows draft_rows_;              // of the last draft(), valid as long as its step
-  // Of the chosen tokens, where the kernels write them and, on a device, as they were copied.
-  int32_t* best_ = nullptr;  // [rows], then as many confidences
-  std::vector<int32_t> best_copy_;
+  StepRows target_rows_;             // of the last target(), valid as long as its step
+  StepRows draft_rows_;              // of the last draft()
   int max_logit_rows_ = 0;
+  size_t results_ = 0;            // most drafts, and most best tokens, of a step
+  int32_t* later_ = nullptr;      // drafts [results_], best tokens [results_], verdicts [results_, kVerdict]
+  float* confidences_ = nullptr;  // [results_]
+  int32_t* collected_ = nullptr;  // drafts and best tokens of the last two targets on demand, where the host sees them
+  std::array<uint64_t, 2> sent_{};  // their copies
+  uint64_t asked_ = 0;              // targets on demand
+  uint64_t read_ = 0;               // of those, collected
   std::vector<int32_t> every_row_;  // 0, 1, 2, ...
 };
 

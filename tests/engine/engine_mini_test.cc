@@ -57,6 +57,43 @@ TEST(EngineMini, StreamsSpeculateWithoutChangingATokenAndSamplingAcceptsToo) {
   EXPECT_GT(sampled_accepted, 5);
 }
 
+// Long answers, drafts accepted and not, on kernels that work beside the host: most steps are asked for ahead of what
+// they follow from.
+TEST(EngineMini, StepsAheadFollowWhatTheDeviceAccepts) {
+  constexpr int kTokens = kSanitized ? 40 : 96;
+  for (const char* name : {"mini-v41", "mini-v4"}) {
+    const std::string dir = repository_path(std::string("models/") + name);
+    const Tokenizer tokenizer = Tokenizer::load(dir + "/tokenizer.json").value();
+    const auto model = load_mini(tokenizer, dir);
+    const auto kernels = testing::make_kernels_beside_host(0);
+    std::vector<Request> requests;
+    std::vector<std::vector<int32_t>> expected;
+    for (const char* text : {"int value = read(path);\nint other = ", "The first of the two", "for (int i = 0; i < "}) {
+      auto prompt = tokenizer.encode(text).value();
+      prompt.insert(prompt.begin(), model->spec.tokens.bos);
+      requests.push_back(greedy(prompt, kTokens));
+      expected.push_back(session_tokens(*model, prompt, kTokens));
+    }
+    for (const int depth : {0, 5}) {
+      EngineOptions options = small_options();
+      options.draft_schedule = *DraftSchedule::parse(format("64:{}", depth));
+      TestEngine engine(*model, *kernels, options);
+      std::vector<Answer> answers = {engine.run(requests[0])};
+      for (const Answer& answer : engine.run_all(requests)) answers.push_back(answer);
+      int accepted = 0;
+      for (size_t i = 0; i < answers.size(); ++i) {
+        EXPECT_EQ(answers[i].tokens, expected[i == 0 ? 0 : i - 1]) << name << ", " << depth << " drafts, answer " << i;
+        accepted += answers[i].stats.accepted_tokens();
+      }
+      EXPECT_EQ(accepted > kTokens / 2, depth > 0) << accepted;
+      const EngineStats stats = engine.settled();
+      EXPECT_GT(2 * stats.steps_ahead, stats.steps) << name << ", " << depth << " drafts";
+      std::printf("%s, %d drafts: %d of %d steps ahead, %d drafts accepted\n", name, depth,
+                  static_cast<int>(stats.steps_ahead), static_cast<int>(stats.steps), accepted);
+    }
+  }
+}
+
 // Texts of every class that the model was trained on: this repository's prose, code, shell and JSON, chats with and
 // without thinking, sums, tool calls, facts to recall. Some are longer than a page.
 std::vector<std::string> texts_of_all_classes(int count) {

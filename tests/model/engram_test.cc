@@ -7,6 +7,7 @@
 
 #include "checkpoint/config.h"
 #include "checkpoint/engram_primes.h"
+#include "model/step.h"
 #include "support/data.h"
 
 namespace onelane {
@@ -55,6 +56,7 @@ TEST(Engram, RowsEqualTheGoldenOnesHoweverTheTextIsCut) {
   ASSERT_TRUE(spec);
   const auto addresses = EngramAddresses::create(spec->engram, identity(512));
   ASSERT_TRUE(addresses);
+  const auto kernels = make_reference_kernels();
   const auto tokens = golden.get<int32_t>("token_ids");
   const auto expected = golden.get<int32_t>("engram.row_ids");
   const auto multipliers = golden.get<int64_t>("engram.multipliers");
@@ -67,8 +69,12 @@ TEST(Engram, RowsEqualTheGoldenOnesHoweverTheTextIsCut) {
         const size_t count = std::min(chunk, length - begin);
         std::vector<int32_t> rows(count * static_cast<size_t>(columns));
         const size_t history = std::min<size_t>(begin, 3);
-        addresses->rows(n, std::span(tokens).subspan(begin - history, history), std::span(tokens).subspan(begin, count),
-                        rows.data());
+        Step step;
+        step.add(0, static_cast<int>(begin), std::span(tokens).subspan(begin, count),
+                 std::span(tokens).subspan(begin - history, history));
+        AddressArgs args = addresses->args(n);
+        args.table_rows = rows.data();
+        kernels->address(step.rows(), args);
         for (size_t t = 0; t < count; ++t) {
           for (int c = 0; c < columns; ++c) {
             ASSERT_EQ(rows[t * columns + c], expected[((begin + t) * 2 + n) * columns + c])

@@ -5,6 +5,7 @@
 
 #include "device/buffer.h"
 #include "device/plugin.h"
+#include "support/deferred_kernels.h"
 
 namespace onelane::testing {
 namespace {
@@ -42,6 +43,8 @@ class StepByStage final : public Kernels {
   void main_input(const StepRows& rows, const MainInputArgs& args) override { stage(rows, &Kernels::main_input, args); }
   void markov(const StepRows& rows, const MarkovArgs& args) override { stage(rows, &Kernels::markov, args); }
   void choose(const StepRows& rows, const ChooseArgs& args) override { stage(rows, &Kernels::choose, args); }
+  void address(const StepRows& rows, const AddressArgs& args) override { stage(rows, &Kernels::address, args); }
+  void verify(const StepRows& rows, const VerifyArgs& args) override { stage(rows, &Kernels::verify, args); }
 
  private:
   template <class Args>
@@ -65,9 +68,9 @@ const Plugin* plugin() {
   return loaded.get();
 }
 
-bool wants_gpu() {
+bool wants(std::string_view name) {
   const char* backend = std::getenv("ONELANE_TEST_BACKEND");
-  return backend != nullptr && std::string_view(backend) == "cuda";
+  return backend != nullptr && backend == name;
 }
 
 }  // namespace
@@ -94,11 +97,17 @@ bool has_gpu() {
 std::unique_ptr<Kernels> make_gpu_kernels() { return std::make_unique<StepByStage>(make_device_kernels()); }
 
 std::unique_ptr<Kernels> make_test_kernels(int threads) {
-  return wants_gpu() ? make_device_kernels() : make_cpu_kernels(threads);
+  if (wants("cuda") || wants("deferred")) return make_kernels_beside_host(threads);
+  return make_cpu_kernels(threads);
+}
+
+std::unique_ptr<Kernels> make_kernels_beside_host(int threads) {
+  if (wants("cuda")) return make_device_kernels();
+  return std::make_unique<DeferredKernels>(make_cpu_kernels(threads));
 }
 
 Kernels* model_kernels() {
-  static Kernels* const kernels = wants_gpu() ? make_device_kernels().release() : nullptr;  // as long as the process
+  static Kernels* const kernels = wants("cuda") ? make_device_kernels().release() : nullptr;  // as long as the process
   return kernels;
 }
 
