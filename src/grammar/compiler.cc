@@ -127,9 +127,11 @@ GrammarCompiler::~GrammarCompiler() {
 void GrammarCompiler::compile(GrammarSource source, Done done) {
   const size_t bytes = std::accumulate(source.texts.begin(), source.texts.end(), size_t{0},
                                        [](size_t sum, const std::string& text) { return sum + text.size(); });
-  if (bytes > state_->limits.source_bytes) {
-    return done(Error{ErrorCode::kInvalidArgument, format("{}: has {} bytes, at most {} are compiled", source.field,
-                                                          bytes, state_->limits.source_bytes)});
+  const bool flat = source.kind == GrammarSource::Kind::kJsonSchema || source.kind == GrammarSource::Kind::kChoice;
+  const size_t most = flat ? state_->limits.schema_bytes : state_->limits.grammar_bytes;
+  if (bytes > most) {
+    return done(Error{ErrorCode::kInvalidArgument,
+                      format("{}: has {} bytes, at most {} are compiled", source.field, bytes, most)});
   }
   if (state_->end < 0) {
     return done(

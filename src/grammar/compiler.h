@@ -14,7 +14,8 @@
 namespace onelane {
 
 struct GrammarLimits {
-  size_t source_bytes = 256 << 10;  // of all texts of a source
+  size_t schema_bytes = 256 << 10;  // of a JSON schema, or of all choices
+  size_t grammar_bytes = 16 << 10;  // of anything else: memory grows with the square of what may be left out in a row
   double compile_seconds = 10;      // of processor time
   size_t waiting = 64;              // sources not compiled yet
   size_t cache_bytes = 256 << 20;   // of compiled grammars; the one used longest ago goes first

@@ -49,7 +49,7 @@ TEST(GrammarCompiler, CompilesOnceAndKnowsItAgainAtOnce) {
 }
 
 TEST(GrammarCompiler, RefusalsNameTheFieldOfWhoAsks) {
-  GrammarCompiler compiler(mini_tokenizer(), mini_tokenizer().size(), kEnd, {.source_bytes = 100});
+  GrammarCompiler compiler(mini_tokenizer(), mini_tokenizer().size(), kEnd, {.schema_bytes = 100, .grammar_bytes = 50});
   GrammarSource bad = source_of(Kind::kRegex, {"(a"});
   for (const char* field : {"guided_regex", "structured_outputs.regex"}) {
     bad.field = field;
@@ -60,6 +60,9 @@ TEST(GrammarCompiler, RefusalsNameTheFieldOfWhoAsks) {
   const Outcome large = compile(compiler, source_of(Kind::kChoice, {std::string(60, 'a'), std::string(60, 'b')}));
   ASSERT_FALSE(large);
   EXPECT_THAT(large.error().message, HasSubstr("the_field: has 120 bytes, at most 100"));
+  const Outcome regex = compile(compiler, source_of(Kind::kRegex, {std::string(60, 'a')}));
+  ASSERT_FALSE(regex);
+  EXPECT_THAT(regex.error().message, HasSubstr("the_field: has 60 bytes, at most 50"));
 }
 
 TEST(GrammarCompiler, WithoutAnEndTokenNothingIsCompiled) {
