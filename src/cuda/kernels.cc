@@ -102,6 +102,7 @@ class CudaKernels final : public Kernels {
     Recording& recording = recordings_[owner][key];
     if (recording.graph != nullptr && recording.generation == generation()) return repeat(recording);
     if (recording.runs++ == 0) return stages();
+    if (recording.graph != nullptr) finish();  // the device may be at it
     discard(recording);
     cudaGraph_t graph = nullptr;
     const int64_t launched = launches_.count;
