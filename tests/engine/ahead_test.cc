@@ -32,7 +32,7 @@ class Ahead : public ::testing::TestWithParam<const char*> {
     std::vector<std::vector<int32_t>> prompts, expected;
   };
   World& world() {
-    static std::map<std::string, World> worlds;
+    static auto& worlds = *new std::map<std::string, World>;  // a device is gone after main()
     World& world = worlds[GetParam()];
     if (world.model) return world;
     world.model = load_tiny_model(GetParam());
