@@ -58,32 +58,50 @@ TEST(EngineMini, StreamsSpeculateWithoutChangingATokenAndSamplingAcceptsToo) {
 }
 
 // Long answers, drafts accepted and not, on kernels that work beside the host: most steps are asked for ahead of what
-// they follow from.
+// they follow from. What an answer leaves in the prefix cache, a page of it, is then continued: to
+// the bit as without a cache.
 TEST(EngineMini, StepsAheadFollowWhatTheDeviceAccepts) {
-  constexpr int kTokens = kSanitized ? 40 : 96;
+  constexpr int kTokens = 128, kMore = 6;
   for (const char* name : {"mini-v41", "mini-v4"}) {
     const std::string dir = repository_path(std::string("models/") + name);
     const Tokenizer tokenizer = Tokenizer::load(dir + "/tokenizer.json").value();
     const auto model = load_mini(tokenizer, dir);
     const auto kernels = testing::make_kernels_beside_host(0);
+    const auto kernels_of_cold = testing::make_test_kernels(0);
     std::vector<Request> requests;
     std::vector<std::vector<int32_t>> expected;
-    for (const char* text : {"int value = read(path);\nint other = ", "The first of the two", "for (int i = 0; i < "}) {
+    for (const char* text :
+         {"int value = read(path);\nint other = ", "int value = read(path);", "for (int i = 0; i < "}) {
       auto prompt = tokenizer.encode(text).value();
       prompt.insert(prompt.begin(), model->spec.tokens.bos);
       requests.push_back(greedy(prompt, kTokens));
-      expected.push_back(session_tokens(*model, prompt, kTokens));
+      expected.push_back(session_tokens(*model, prompt, kTokens + kMore));
     }
     for (const int depth : {0, 5}) {
       EngineOptions options = small_options();
       options.draft_schedule = *DraftSchedule::parse(format("64:{}", depth));
       TestEngine engine(*model, *kernels, options);
-      std::vector<Answer> answers = {engine.run(requests[0])};
+      options.prefix_cache = false;
+      TestEngine cold(*model, *kernels_of_cold, options);
+      std::vector<Answer> answers;
+      for (const Request& request : requests) answers.push_back(engine.run(request));
+      engine->reset_prefix_cache();
       for (const Answer& answer : engine.run_all(requests)) answers.push_back(answer);
       int accepted = 0;
       for (size_t i = 0; i < answers.size(); ++i) {
-        EXPECT_EQ(answers[i].tokens, expected[i == 0 ? 0 : i - 1]) << name << ", " << depth << " drafts, answer " << i;
+        const size_t question = i % requests.size();
+        const auto end = expected[question].begin() + kTokens;
+        EXPECT_EQ(answers[i].tokens, std::vector<int32_t>(expected[question].begin(), end))
+            << name << ", " << depth << " drafts, answer " << i;
         accepted += answers[i].stats.accepted_tokens();
+        Request more = greedy(requests[question].prompt, kMore);
+        more.prompt.insert(more.prompt.end(), answers[i].tokens.begin(), answers[i].tokens.end());
+        more.logprobs = 0;
+        const Answer continued = engine.run(more);
+        const Answer anew = cold.run(more);
+        EXPECT_EQ(continued.tokens, std::vector<int32_t>(end, expected[question].end())) << name << ", answer " << i;
+        EXPECT_EQ(continued.stats.cached_tokens, kPageTokens);
+        for (size_t n = 0; n < kMore; ++n) EXPECT_EQ(continued.logprobs[n].logprob, anew.logprobs[n].logprob);
       }
       EXPECT_EQ(accepted > kTokens / 2, depth > 0) << accepted;
       const EngineStats stats = engine.settled();
