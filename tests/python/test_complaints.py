@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, needs_grammar
 
 BOS, EOS = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
 
@@ -79,6 +79,7 @@ def test_complaint_30_drafts_and_prefix_cache_go_together(server):
     assert server.total("vllm:prefix_cache_queries_total") >= server.total("vllm:prefix_cache_hits_total")
 
 
+@needs_grammar
 @pytest.mark.parametrize("effort", ["none", "low"])
 def test_complaints_38_39_structured_output_is_kept_behind_reasoning_and_ends(server, effort):
     schema = {"type": "object", "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 9999},

@@ -12,6 +12,10 @@ openai = pytest.importorskip("openai", reason="the openai package is not install
 anthropic = pytest.importorskip("anthropic", reason="the anthropic package is not installed")
 from pydantic import BaseModel, Field  # comes with both
 
+from conftest import needs_grammar
+
+pytestmark = needs_grammar
+
 MODEL = "mini-v41"
 MESSAGES = [{"role": "user", "content": "Tell me about Zoë from Oslo."}]
 
