@@ -150,7 +150,8 @@ class DeferredKernels final : public ForwardingKernels {
   template <class Args>
   void later(const StepRows& rows, void (Kernels::*stage)(const StepRows&, const Args&), const Args& args) {
     check(rows);
-    queue_.emplace_back([this, step = step_, stage, args] { (inner_.*stage)(step->rows, args); });
+    // Sanitised, g++ 12 takes a plain call through `stage` for a use of something uninitialised.
+    queue_.emplace_back([this, step = step_, stage, args] { std::invoke(stage, inner_, step->rows, args); });
   }
   // Does what was asked for: all, or until the copy number `sent` is made.
   void work(uint64_t sent, bool all) {
