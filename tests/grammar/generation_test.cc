@@ -25,14 +25,15 @@ constexpr const char* kPerson =
 class GrammarGeneration : public ::testing::Test {
  protected:
   static const Model& model() {
-    static const std::unique_ptr<Model> model =
+    static const Model* const model =
         Model::load(repository_path("models/mini-v41"),
                     std::move(compressed_token_map(mini_tokenizer()).value().number), testing::model_kernels())
-            .value();
+            .value()
+            .release();  // after main() the memory that it lies in may be gone
     return *model;
   }
   static Kernels& kernels() {
-    static const std::unique_ptr<Kernels> kernels = testing::make_test_kernels(1);
+    static Kernels* const kernels = testing::make_test_kernels(1).release();
     return *kernels;
   }
   static EngineOptions options(int depth) {
@@ -83,7 +84,7 @@ TEST_F(GrammarGeneration, NeitherDraftsNorCompanyChangeATokenAndEveryAnswerFits)
     }
   }
   int accepted = 0;
-  for (int depth = 0; depth <= (kSanitized ? 2 : 5); ++depth) {
+  for (int depth = kSanitized ? 2 : 0; depth <= (kSanitized ? 2 : 5); ++depth) {
     TestEngine together(model(), kernels(), options(depth));
     const auto answers = together.run_all(requests());
     for (size_t i = 0; i < answers.size(); ++i) {
