@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "text/prompt_format.h"
+
 namespace onelane {
 namespace {
 
@@ -121,6 +123,12 @@ std::shared_ptr<TokenFilter> forbidden_token(int32_t token) { return std::make_s
 
 std::shared_ptr<TokenFilter> after_token(int32_t token, int32_t end, std::shared_ptr<TokenFilter> filter) {
   return std::make_shared<AfterToken>(token, end, std::move(filter));
+}
+
+std::shared_ptr<TokenFilter> behind_reasoning(const Tokenizer& tokenizer, bool thinking, int32_t end,
+                                              std::shared_ptr<TokenFilter> filter) {
+  const auto reasoning_end = thinking ? tokenizer.token_to_id(kThinkEndText) : std::nullopt;
+  return reasoning_end ? after_token(*reasoning_end, end, std::move(filter)) : filter;
 }
 
 std::shared_ptr<TokenFilter> either_text(const Tokenizer& tokenizer, std::string text,

@@ -21,6 +21,10 @@ std::shared_ptr<TokenFilter> forbidden_token(int32_t token);
 // `filter` rules what comes behind `token`; until then everything may come but `end`.
 std::shared_ptr<TokenFilter> after_token(int32_t token, int32_t end, std::shared_ptr<TokenFilter> filter);
 
+// `filter` itself, or behind the reasoning where the answer begins with some (`thinking`). `end`: as above.
+std::shared_ptr<TokenFilter> behind_reasoning(const Tokenizer& tokenizer, bool thinking, int32_t end,
+                                              std::shared_ptr<TokenFilter> filter);
+
 // Either what `filter` rules, or `text` and then whatever the model likes. The first token decides; one that both allow
 // is the filter's.
 std::shared_ptr<TokenFilter> either_text(const Tokenizer& tokenizer, std::string text,

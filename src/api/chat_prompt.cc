@@ -94,11 +94,8 @@ void apply_tool_choice(const ApiContext& context, const ToolChoice& choice, cons
   for (const std::string& name : prompt.tools) {
     if (choice.mode == Mode::kRequired || name == choice.name) texts.push_back(call_text(name, "\">\n"));
   }
-  request.request.filter = forced_text(tokenizer, std::move(texts));
-  const auto reasoning_end = prompt.thinking ? tokenizer.token_to_id(kThinkEndText) : std::nullopt;
-  if (reasoning_end) {
-    request.request.filter = after_token(*reasoning_end, context.spec.tokens.eos, std::move(request.request.filter));
-  }
+  request.request.filter =
+      behind_reasoning(tokenizer, prompt.thinking, context.spec.tokens.eos, forced_text(tokenizer, std::move(texts)));
 }
 
 }  // namespace onelane

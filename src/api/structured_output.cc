@@ -18,9 +18,7 @@ struct Waiting {
     const Tokenizer& tokenizer = services.tokenizer;
     std::shared_ptr<TokenFilter> filter = grammar.filter();
     if (!request.or_text.empty()) filter = either_text(tokenizer, request.or_text, std::move(filter));
-    const auto reasoning_end = request.thinking ? tokenizer.token_to_id(kThinkEndText) : std::nullopt;
-    if (reasoning_end) filter = after_token(*reasoning_end, services.spec.tokens.eos, std::move(filter));
-    return filter;
+    return behind_reasoning(tokenizer, request.thinking, services.spec.tokens.eos, std::move(filter));
   }
 
   void go_on(const Result<std::shared_ptr<const Grammar>>& grammar) {
