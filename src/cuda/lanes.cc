@@ -1,6 +1,8 @@
 // See lanes.h.
 #include "cuda/lanes.h"
 
+#include <utility>
+
 namespace onelane::cuda {
 namespace {
 
@@ -71,12 +73,15 @@ void Lanes::record(bool on) {
   recording_ = on;
 }
 
+void Lanes::join(const Stage& main, Lane& lane) {
+  if (!lane.is_open()) return;
+  const cudaEvent_t end = lane.close();
+  if (recording_) check(cudaStreamWaitEvent(main.stream, end), "cudaStreamWaitEvent");
+}
+
 void Lanes::join(const Stage& main) {
-  for (Lane* lane : {&compress_, &index_}) {
-    if (!lane->is_open()) continue;
-    const cudaEvent_t end = lane->close();
-    if (recording_) check(cudaStreamWaitEvent(main.stream, end), "cudaStreamWaitEvent");
-  }
+  join(main, compress_);
+  join(main, index_);
   x_ = qr_ = nullptr;
   records_ = listed_ = nullptr;
 }
@@ -117,16 +122,11 @@ Lanes::Attend Lanes::attend(const Stage& main, const AttendArgs& args) {
     return {main, main};
   }
   Attend stages = {index_.is_open() ? index_.go_on(main) : index_.leave(main, low_), main};
-  if (compress_.is_open()) {
-    const cudaEvent_t end = compress_.close();
-    if (recording_) check(cudaStreamWaitEvent(main.stream, end), "cudaStreamWaitEvent");
-  }
+  join(main, compress_);
   index_.close();
   if (recording_) stages.lists.reached = stages.attention.awaited = lists_;
-  const std::byte* listed = records_;
   x_ = qr_ = nullptr;
-  records_ = nullptr;
-  listed_ = listed;
+  listed_ = std::exchange(records_, nullptr);
   return stages;
 }
 

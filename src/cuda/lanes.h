@@ -66,6 +66,9 @@ class Lanes {
   int generation() const { return compress_.generation() + index_.generation(); }
 
  private:
+  // `main` waits for the lane, if anybody is in it.
+  void join(const Stage& main, Lane& lane);
+
   bool recording_ = false;
   // Of the last project_qkv, null when a stage has come that has nothing to do with it; and of the attend after it.
   const bf16 *x_ = nullptr, *qr_ = nullptr;

@@ -86,7 +86,7 @@ bool Engine::Loop::make_room(Sequence& sequence, int tokens) {
   return true;
 }
 
-// Decides who decodes in this step, and how many drafts each may have. The row counts go to parts_.
+// Decides who decodes in this step, and how many drafts each may have. The row counts go to flight_.
 void Engine::Loop::plan_drafts() {
   int decoding = 0;
   bool prompts = false;

@@ -1,8 +1,9 @@
 // What happens to tokens, as it is for every implementation whose memory is the host's.
+#include "kernels/tokens.h"
+
 #include <cstring>
 
 #include "base/check.h"
-#include "kernels/kernels.h"
 
 namespace onelane {
 
@@ -17,10 +18,7 @@ void Kernels::address(const StepRows& rows, const AddressArgs& args) {
   for (int row = 0; row < rows.count; ++row) {
     const int run = rows.run_of[row];
     const int in_run = row - rows.runs[run].first_row;
-    const auto compressed = [&](int back) {
-      const int32_t token = back <= in_run ? rows.token[row - back] : rows.before[(run + 1) * kHistory + in_run - back];
-      return int64_t{args.token_map[token >= 0 && token < args.map_size ? token : args.pad]};
-    };
+    const auto compressed = [&](int back) { return compressed_token(rows, args, run, in_run - back); };
     int64_t mixed = compressed(0) * args.multipliers[0];
     int64_t offset = 0;
     const int64_t* prime = args.primes;
@@ -36,20 +34,7 @@ void Kernels::address(const StepRows& rows, const AddressArgs& args) {
 
 void Kernels::verify(const StepRows& rows, const VerifyArgs& args) {
   ONELANE_CHECK(rows.before != nullptr, "a verdict goes on with the tokens before a run");
-  for (int run = 0; run < rows.run_count; ++run) {
-    const RowRun& range = rows.runs[run];
-    const int32_t* tokens = rows.token + range.first_row;
-    const int32_t* best = args.best + range.first_row;
-    int decided = 1;
-    while (decided < range.count && tokens[decided] == best[decided - 1]) ++decided;
-    int32_t* verdict = args.verdicts + run * kVerdict;
-    verdict[0] = decided;
-    verdict[1] = best[decided - 1];
-    for (int i = 0; i < kHistory; ++i) {
-      const int at = decided - kHistory + i;  // among the run's tokens
-      verdict[2 + i] = at >= 0 ? tokens[at] : rows.before[(run + 1) * kHistory + at];
-    }
-  }
+  for (int run = 0; run < rows.run_count; ++run) give_verdict(rows, args, run);
 }
 
 }  // namespace onelane

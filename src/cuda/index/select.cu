@@ -113,6 +113,21 @@ __device__ __forceinline__ Threshold find_threshold(int n, int count, Shared& sh
   return found;
 }
 
+// From the counts of a lane to those of all warps before its own. One barrier; no warp may still be reading the counts
+// of an earlier call.
+__device__ __forceinline__ void count_before(Shared& shared, uint32_t& above, uint32_t& equal) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  above = __reduce_add_sync(0xffffffff, above);
+  equal = __reduce_add_sync(0xffffffff, equal);
+  if (lane == 0) {
+    shared.of_warp[warp] = above;
+    shared.equal_of_warp[warp] = equal;
+  }
+  __syncthreads();
+  above = __reduce_add_sync(0xffffffff, lane < warp ? shared.of_warp[lane] : 0);
+  equal = __reduce_add_sync(0xffffffff, lane < warp ? shared.equal_of_warp[lane] : 0);
+}
+
 // Calls take(place, i) for the best, place being how many of them stand before the i-th. A warp has a stretch of all.
 template <class Key, class Take>
 __device__ __forceinline__ void take_best(int n, const Threshold& threshold, Shared& shared, Key key, Take take) {
@@ -126,16 +141,8 @@ __device__ __forceinline__ void take_best(int n, const Threshold& threshold, Sha
     above += k > threshold.key ? 1 : 0;
     equal += k == threshold.key ? 1 : 0;
   }
-  above = __reduce_add_sync(0xffffffff, above);
-  equal = __reduce_add_sync(0xffffffff, equal);
   __syncthreads();
-  if (lane == 0) {
-    shared.of_warp[warp] = above;
-    shared.equal_of_warp[warp] = equal;
-  }
-  __syncthreads();
-  above = __reduce_add_sync(0xffffffff, lane < warp ? shared.of_warp[lane] : 0);
-  equal = __reduce_add_sync(0xffffffff, lane < warp ? shared.equal_of_warp[lane] : 0);
+  count_before(shared, above, equal);
   const uint32_t before = (1u << lane) - 1;
 #pragma unroll 4
   for (int first = begin; first < end; first += 32) {
@@ -226,15 +233,7 @@ __device__ __forceinline__ bool choose_in_registers(const float* scores, int n, 
     above += mine[j] > last ? 1 : 0;
     equal += mine[j] == last ? 1 : 0;
   }
-  above = __reduce_add_sync(0xffffffff, above);
-  equal = __reduce_add_sync(0xffffffff, equal);
-  if (lane == 0) {
-    shared.of_warp[warp] = above;
-    shared.equal_of_warp[warp] = equal;
-  }
-  __syncthreads();
-  above = __reduce_add_sync(0xffffffff, lane < warp ? shared.of_warp[lane] : 0);
-  equal = __reduce_add_sync(0xffffffff, lane < warp ? shared.equal_of_warp[lane] : 0);
+  count_before(shared, above, equal);
   const uint32_t before = (1u << lane) - 1;
 #pragma unroll
   for (int j = 0; j < kMine; ++j) {

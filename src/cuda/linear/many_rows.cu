@@ -214,13 +214,7 @@ bool launch_many(const Stage& stage, Pieces& pieces) {
   while (stages > kFewestStages && S::kTotals + stages * S::kBytes > limit) --stages;
   const int bytes = S::kTotals + stages * S::kBytes;
   if (bytes > limit) return false;
-  int blocks = 0;
-  for (int i = 0; i < pieces.count; ++i) {
-    Piece& piece = pieces.piece[i];
-    pieces.first_block[i] = piece.first_block = blocks;
-    piece.blocks = (piece.outs + kOuts - 1) / kOuts * ((piece.rows + kRows - 1) / kRows);
-    blocks += piece.blocks;
-  }
+  const int blocks = tile_blocks(pieces, kOuts, kRows);
   launch(stage, "multiply_many", multiply_many<F, kRows>, dim3(blocks), dim3(kThreads), bytes, pieces, stages);
   return true;
 }

@@ -332,13 +332,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many_sm90(const __grid_c
 }  // namespace
 
 void multiply_many_rows_sm90(const Stage& stage, const PieceKind& kind, Pieces& pieces) {
-  int blocks = 0;
-  for (int i = 0; i < pieces.count; ++i) {
-    Piece& piece = pieces.piece[i];
-    pieces.first_block[i] = piece.first_block = blocks;
-    piece.blocks = (piece.outs + kOuts - 1) / kOuts * ((piece.rows + kRows - 1) / kRows);
-    blocks += piece.blocks;
-  }
+  const int blocks = tile_blocks(pieces, kOuts, kRows);
   with_format(kind, [&](auto format) {
     launch(stage, "multiply_many_sm90", multiply_many_sm90<decltype(format)>, dim3(blocks), dim3(kThreads),
            kSharedBytes, pieces);

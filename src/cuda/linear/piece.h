@@ -66,6 +66,18 @@ __host__ __device__ inline int segment_begin(const Piece& piece, int unit, int s
   return piece.in / unit * s / piece.segments * (unit / kBlock);
 }
 
+// Gives every piece a block for each tile of `outs` outputs of `rows` rows; returns the blocks of the launch.
+inline int tile_blocks(Pieces& pieces, int outs, int rows) {
+  int blocks = 0;
+  for (int i = 0; i < pieces.count; ++i) {
+    Piece& piece = pieces.piece[i];
+    pieces.first_block[i] = piece.first_block = blocks;
+    piece.blocks = (piece.outs + outs - 1) / outs * ((piece.rows + rows - 1) / rows);
+    blocks += piece.blocks;
+  }
+  return blocks;
+}
+
 // A part of a row for the kernels of many rows: blocks from `block` on, to `end` or as many as they take at a time.
 struct Place {
   int segment, block, end;

@@ -1,6 +1,7 @@
 // What happens to tokens between two steps that the host does not come between: references, verdicts, Engram rows.
 #include "base/check.h"
 #include "cuda/stages.h"
+#include "kernels/tokens.h"
 
 namespace onelane::cuda {
 namespace {
@@ -27,24 +28,12 @@ __global__ void __launch_bounds__(kThreads) resolve_references(const StepRows ro
   }
 }
 
-// A thread a run; Kernels::verify says the same on the host.
+// A thread a run.
 __global__ void __launch_bounds__(kThreads) give_verdicts(const StepRows rows, const VerifyArgs args) {
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
   const int run = blockIdx.x * kThreads + threadIdx.x;
-  if (run >= rows.run_count) return;
-  const RowRun range = rows.runs[run];
-  const int32_t* tokens = rows.token + range.first_row;
-  const int32_t* best = args.best + range.first_row;
-  int decided = 1;
-  while (decided < range.count && tokens[decided] == best[decided - 1]) ++decided;
-  int32_t* verdict = args.verdicts + run * kVerdict;
-  verdict[0] = decided;
-  verdict[1] = best[decided - 1];
-  for (int i = 0; i < kHistory; ++i) {
-    const int at = decided - kHistory + i;
-    verdict[2 + i] = at >= 0 ? tokens[at] : rows.before[(run + 1) * kHistory + at];
-  }
+  if (run < rows.run_count) give_verdict(rows, args, run);
 }
 
 // A thread a column of a row; Kernels::address says the same on the host.
@@ -59,8 +48,7 @@ __global__ void __launch_bounds__(kThreads) find_table_rows(const StepRows rows,
   const int in_run = row - rows.runs[run].first_row;
   int64_t mixed = 0;
   for (int back = 0; back <= column / args.heads + 1; ++back) {
-    const int32_t token = back <= in_run ? rows.token[row - back] : rows.before[(run + 1) * kHistory + in_run - back];
-    mixed ^= args.token_map[token >= 0 && token < args.map_size ? token : args.pad] * args.multipliers[back];
+    mixed ^= compressed_token(rows, args, run, in_run - back) * args.multipliers[back];
   }
   int64_t offset = 0;
   for (int before = 0; before < column; ++before) offset += args.primes[before];
