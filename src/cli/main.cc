@@ -77,6 +77,8 @@ void add_score(Subcommands& commands, ScoreCommand& command) {
   app.add_option("--window", command.window, "tokens per independent window, BOS included; 0: the model's limit")
       ->capture_default_str();
   app.add_flag("--json", command.json, "print one JSON object with every token's log-probability");
+  app.add_option("--routing-out", command.routing_out, "write how often each expert was picked, for --routing trace:F")
+      ->type_name("F");
 }
 
 // Flags come from the table; the values are read later, when the file and the environment have had their say.

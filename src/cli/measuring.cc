@@ -158,7 +158,7 @@ void add_bench_step(Subcommands& group, BenchStepCommand& command) {
   app.add_option("--layers", command.synthetic_options.layers, "synthetic: the first so many; 0: as many as fit")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--routing", command.synthetic_options.routing, "synthetic: uniform, or zipf:S")
+  app.add_option("--routing", command.synthetic_options.routing, "synthetic: uniform, zipf:S, or trace:FILE")
       ->capture_default_str();
   app.add_option("--seed", command.seed, "of weights, caches and tokens")->capture_default_str();
   app.add_option("--backend", command.runtime.backend, "cpu, cuda, cuda:N or reference")->capture_default_str();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <map>
 #include <numbers>
 #include <numeric>
 
@@ -11,24 +12,50 @@
 #include "base/format.h"
 #include "base/mapped_file.h"
 #include "engine/sampler.h"
+#include "kernels/forwarding_kernels.h"
+#include "model/routing.h"
 
 namespace onelane {
 namespace {
 
+// Counts the experts' picks by layer: the calls of route() in a step, in order.
+class CountingKernels final : public ForwardingKernels {
+ public:
+  using ForwardingKernels::ForwardingKernels;
+
+  const std::map<int, std::vector<int64_t>>& counts() const { return counts_; }
+
+  void begin(const StepRows& rows) override {
+    layer_ = 0;
+    inner_.begin(rows);
+  }
+  void route(const StepRows& rows, const RouteArgs& args) override {
+    inner_.route(rows, args);
+    std::vector<int32_t> ids(static_cast<size_t>(rows.count) * static_cast<size_t>(args.topk));
+    inner_.memory().copy(ids.data(), args.ids, ids.size() * sizeof(int32_t));
+    std::vector<int64_t>& counts = counts_[layer_++];
+    counts.resize(static_cast<size_t>(args.experts));
+    for (const int32_t id : ids) ++counts[static_cast<size_t>(id)];
+  }
+
+ private:
+  int layer_ = 0;
+  std::map<int, std::vector<int64_t>> counts_;
+};
+
 // Natural log-probability of every token of `ids`, each given BOS and the tokens before it in its window.
-Result<std::vector<double>> score(Runtime& runtime, std::span<const int32_t> ids, int window) {
-  const int limit = runtime.model->spec.max_positions;
+Result<std::vector<double>> score(const Model& model, Kernels& kernels, std::span<const int32_t> ids, int window) {
+  const int limit = model.spec.max_positions;
   const int width = std::min(window > 0 ? window : limit, std::min(limit, static_cast<int>(ids.size()) + 1));
   std::vector<double> scores;
   const auto progress = progress_line("scoring:");
   for (size_t begin = 0; begin < ids.size();) {
     const size_t count = std::min(ids.size() - begin, static_cast<size_t>(width) - 1);
     // The last token of a window is predicted, not read.
-    std::vector<int32_t> read = {runtime.model->spec.tokens.bos};
+    std::vector<int32_t> read = {model.spec.tokens.bos};
     read.insert(read.end(), ids.begin() + static_cast<ptrdiff_t>(begin),
                 ids.begin() + static_cast<ptrdiff_t>(begin + count) - 1);
-    ONELANE_ASSIGN(const auto session,
-                   Session::create(*runtime.model, *runtime.kernels, {.max_tokens = width, .draft = false}));
+    ONELANE_ASSIGN(const auto session, Session::create(model, kernels, {.max_tokens = width, .draft = false}));
     ONELANE_TRY(session->append_rows(
         read,
         [&](int row, std::span<const float> logits) {
@@ -48,7 +75,12 @@ Result<void> print_score(const ScoreCommand& command) {
   ONELANE_ASSIGN(const std::string text, read_file(command.file));
   ONELANE_ASSIGN(const std::vector<int32_t> ids, runtime.encode(text, false));
   if (ids.empty()) return Error{ErrorCode::kInvalidArgument, command.file + ": no text to score"};
-  ONELANE_ASSIGN(const std::vector<double> scores, score(runtime, ids, command.window));
+  CountingKernels counting(*runtime.kernels);
+  Kernels& kernels = command.routing_out.empty() ? *runtime.kernels : counting;
+  ONELANE_ASSIGN(const std::vector<double> scores, score(*runtime.model, kernels, ids, command.window));
+  if (!command.routing_out.empty()) {
+    ONELANE_TRY(write_file(command.routing_out, Routing::trace_json(counting.counts())));
+  }
   const double total = std::accumulate(scores.begin(), scores.end(), 0.0);
   const double bits_per_byte = -total / std::numbers::ln2 / static_cast<double>(text.size());
   const double mean = total / static_cast<double>(scores.size());

@@ -1,7 +1,6 @@
 #include "model/synthetic.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -10,30 +9,15 @@
 #include "base/format.h"
 #include "checkpoint/engram_primes.h"
 #include "checkpoint/inventory.h"
+#include "model/routing.h"
 #include "model/synthetic_bytes.h"
 
 namespace onelane {
 namespace {
 
-constexpr double kMaxExponent = 4;
-constexpr double kMostPopular = 0.98;  // a share of 1 would need an infinite bias
 // Codes of quantised weights have this deviation, and their scales make up for it.
 constexpr double kE4m3Deviation = 64;
 constexpr double kE2m1Deviation = 2;
-
-// 0 for "uniform".
-Result<double> exponent_of(const std::string& routing) {
-  constexpr std::string_view kZipf = "zipf:";
-  if (routing == "uniform") return 0.0;
-  double exponent = -1;
-  const char* end = routing.data() + routing.size();
-  if (routing.starts_with(kZipf)) {
-    const auto [rest, problem] = std::from_chars(routing.data() + kZipf.size(), end, exponent);
-    if (problem == std::errc() && rest == end && exponent >= 0 && exponent <= kMaxExponent) return exponent;
-  }
-  return Error{ErrorCode::kInvalidArgument,
-               format("routing '{}': it is 'uniform' or 'zipf:S' with S from 0 to {}", routing, kMaxExponent)};
-}
 
 void shorten_engram(ModelSpec& spec, int64_t bytes) {
   EngramSpec& engram = spec.engram;
@@ -114,50 +98,32 @@ std::vector<std::byte> bytes_of(const std::vector<T>& values) {
   return {bytes.begin(), bytes.end()};
 }
 
-// The expert of each rank.
-std::vector<int> shuffled(int experts, Random& random) {
-  std::vector<int> order(static_cast<size_t>(experts));
-  std::iota(order.begin(), order.end(), 0);
-  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
-  return order;
-}
-
-std::vector<std::byte> router_bias(const MoeSpec& moe, double exponent, Random& random) {
-  const std::vector<float> by_rank = zipf_bias(moe.n_experts, moe.topk, exponent);
-  const std::vector<int> order = shuffled(moe.n_experts, random);
-  std::vector<float> bias(by_rank.size());
-  for (size_t rank = 0; rank < bias.size(); ++rank) bias[static_cast<size_t>(order[rank])] = by_rank[rank];
-  return bytes_of(bias);
-}
-
-// topk different experts for every token, drawn with weights (rank + 1)^-exponent.
-std::vector<std::byte> hash_table(int vocab, const MoeSpec& moe, double exponent, Random& random) {
-  constexpr int kTries = 32;  // then the most popular expert that is not taken
-  const std::vector<int> order = shuffled(moe.n_experts, random);
+// topk different experts for every token, drawn by their popularity.
+std::vector<std::byte> hash_table(int vocab, int topk, const std::vector<double>& popularity, Random& random) {
+  constexpr int kTries = 32;  // then the first that is not taken
   std::vector<double> sums;
   double sum = 0;
-  for (int rank = 0; rank < moe.n_experts; ++rank) sums.push_back(sum += std::pow(rank + 1, -exponent));
+  for (const double of_expert : popularity) sums.push_back(sum += of_expert);
   std::vector<int64_t> table;
   for (int token = 0; token < vocab; ++token) {
-    std::vector<int> taken;
-    const auto is_taken = [&](int rank) { return std::find(taken.begin(), taken.end(), rank) != taken.end(); };
-    for (int i = 0; i < moe.topk; ++i) {
-      int rank = 0;
-      for (int tries = 0; tries == 0 || (tries < kTries && is_taken(rank)); ++tries) {
-        const auto above = std::upper_bound(sums.begin(), sums.end() - 1, random.unit() * sum);
-        rank = static_cast<int>(above - sums.begin());
+    std::vector<int64_t> taken;
+    const auto is_taken = [&](int64_t expert) { return std::find(taken.begin(), taken.end(), expert) != taken.end(); };
+    for (int i = 0; i < topk; ++i) {
+      int64_t expert = 0;
+      for (int tries = 0; tries == 0 || (tries < kTries && is_taken(expert)); ++tries) {
+        expert = std::upper_bound(sums.begin(), sums.end() - 1, random.unit() * sum) - sums.begin();
       }
-      if (is_taken(rank)) {
-        for (rank = 0; is_taken(rank);) ++rank;
+      if (is_taken(expert)) {
+        for (expert = 0; is_taken(expert);) ++expert;
       }
-      taken.push_back(rank);
-      table.push_back(order[static_cast<size_t>(rank)]);
+      taken.push_back(expert);
+      table.push_back(expert);
     }
   }
   return bytes_of(table);
 }
 
-Checkpoint make_checkpoint(const ModelSpec& spec, double exponent, uint64_t seed, Memory& memory) {
+Result<Checkpoint> make_checkpoint(const ModelSpec& spec, const Routing& routing, uint64_t seed, Memory& memory) {
   auto bytes = std::make_shared<BytePools>();
   Random random(seed);
   const std::vector<ExpectedTensor> expected = expected_tensors(spec);
@@ -168,43 +134,23 @@ Checkpoint make_checkpoint(const ModelSpec& spec, double exponent, uint64_t seed
   std::map<std::string, TensorView, std::less<>> tensors;
   for (const ExpectedTensor& tensor : expected) {
     TensorView view{tensor.dtype, tensor.shape, {}};
-    const auto& blocks = tensor.draft ? spec.draft_stages : spec.layers;
-    if (tensor.dtype == DType::kI64) {
-      view.bytes = bytes->keep(hash_table(spec.vocab, blocks[static_cast<size_t>(tensor.layer)].moe, exponent, random));
-    } else if (tensor.name.ends_with("gate.bias") && exponent > 0) {
-      view.bytes = bytes->keep(router_bias(blocks[static_cast<size_t>(tensor.layer)].moe, exponent, random));
+    const bool hashed = tensor.dtype == DType::kI64;
+    if (hashed || (tensor.name.ends_with("gate.bias") && !routing.uniform())) {
+      const auto& blocks = tensor.draft ? spec.draft_stages : spec.layers;
+      const MoeSpec& moe = blocks[static_cast<size_t>(tensor.layer)].moe;
+      ONELANE_ASSIGN(const auto popularity,
+                     routing.popularity(tensor.draft ? -1 : tensor.layer, moe.n_experts, random));
+      view.bytes = bytes->keep(hashed ? hash_table(spec.vocab, moe.topk, popularity, random)
+                                      : bytes_of(router_bias(popularity, moe.topk)));
     } else {
       view.bytes = bytes->view(content_of(spec, tensor), static_cast<size_t>(tensor.bytes()), random);
     }
     tensors.emplace_hint(tensors.end(), tensor.name, std::move(view));
   }
-  return {std::move(tensors), std::move(bytes)};
+  return Checkpoint{std::move(tensors), std::move(bytes)};
 }
-
-// Quantile of a router score, sqrt(softplus(z)) of a standard normal z.
-double score_quantile(double p) { return std::sqrt(std::log1p(std::exp(normal_quantile(p)))); }
 
 }  // namespace
-
-std::vector<float> zipf_bias(int experts, int topk, double exponent) {
-  std::vector<float> bias(static_cast<size_t>(experts), 0.0F);
-  if (topk >= experts) return bias;
-  // The factor at which the shares, each capped, sum to topk: more and more of the first are at the cap.
-  double rest = 0;
-  for (int rank = 0; rank < experts; ++rank) rest += std::pow(rank + 1, -exponent);
-  double left = topk, factor = left / rest;
-  for (int rank = 0; rank < experts && factor * std::pow(rank + 1, -exponent) > kMostPopular; ++rank) {
-    rest -= std::pow(rank + 1, -exponent);
-    left -= kMostPopular;
-    factor = left / rest;
-  }
-  const double threshold = score_quantile(1 - static_cast<double>(topk) / experts);
-  for (int rank = 0; rank < experts; ++rank) {
-    const double share = std::min(kMostPopular, factor * std::pow(rank + 1, -exponent));
-    bias[static_cast<size_t>(rank)] = static_cast<float>(threshold - score_quantile(1 - share));
-  }
-  return bias;
-}
 
 Result<std::unique_ptr<Model>> synthetic_model(const SyntheticOptions& options, Kernels* kernels) {
   ONELANE_ASSIGN(ModelSpec spec, synthetic_spec(options.family));
@@ -212,7 +158,7 @@ Result<std::unique_ptr<Model>> synthetic_model(const SyntheticOptions& options, 
 }
 
 Result<std::unique_ptr<Model>> synthetic_model(ModelSpec spec, const SyntheticOptions& options, Kernels* kernels) {
-  ONELANE_ASSIGN(const double exponent, exponent_of(options.routing));
+  ONELANE_ASSIGN(const Routing routing, Routing::parse(options.routing));
   ONELANE_ASSIGN(spec, cut_to_fit(std::move(spec), options, kernels));
   spec.vision = {};
   shorten_engram(spec, options.engram_bytes);
@@ -225,7 +171,7 @@ Result<std::unique_ptr<Model>> synthetic_model(ModelSpec spec, const SyntheticOp
     ONELANE_ASSIGN(engram, EngramAddresses::create(spec.engram, std::move(token_map)));
   }
   Memory& memory = kernels != nullptr ? kernels->shared_memory() : host_memory();
-  Checkpoint checkpoint = make_checkpoint(spec, exponent, options.seed, memory);
+  ONELANE_ASSIGN(Checkpoint checkpoint, make_checkpoint(spec, routing, options.seed, memory));
   auto model = std::make_unique<Model>(std::move(spec), std::move(checkpoint), kernels);
   model->engram = std::move(engram);
   return model;

@@ -19,7 +19,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/result.h"
 #include "checkpoint/model_spec.h"
@@ -34,9 +33,7 @@ struct SyntheticOptions {
   int layers = 0;
   int64_t reserve_bytes = 0;  // device memory for everything that is not weights
   uint64_t seed = 1;
-  // How often an expert is picked: "uniform", or "zipf:S" (S from 0 to 4): proportional to rank^-S, see zipf_bias.
-  // Which expert has which rank is another draw in every layer.
-  std::string routing = "uniform";
+  std::string routing = "uniform";          // how often an expert is picked: see Routing::parse
   int64_t engram_bytes = int64_t{2} << 30;  // what all Engram tables together may take, about
 };
 
@@ -50,19 +47,11 @@ Result<ModelSpec> synthetic_spec(std::string_view family);
 ModelSpec first_layers(ModelSpec spec, int layers);
 
 // The model that `options` describes, ready to run: on the device of `kernels`, which must outlive it, or on the host
-// when null. kInvalidArgument for an unknown family or routing or too many layers; kResourceExhausted when the layers
-// asked for, or a single one, do not fit. Model::spec says what was built.
+// when null. kInvalidArgument for an unknown family, a routing that cannot be or does not fit, or too many layers;
+// kResourceExhausted when the layers asked for, or a single one, do not fit. Model::spec says what was built.
 Result<std::unique_ptr<Model>> synthetic_model(const SyntheticOptions& options, Kernels* kernels = nullptr);
 // The same of another spec; `options.family` is not looked at.
 Result<std::unique_ptr<Model>> synthetic_model(ModelSpec spec, const SyntheticOptions& options,
                                                Kernels* kernels = nullptr);
-
-// Router biases by rank (0 is the most popular) with which rank r is among the `topk` picks of a row with probability
-// p(r) = min(0.98, c (r + 1)^-exponent), c such that they sum to topk. With router logits of a standard normal
-// distribution, as those of synthetic models are for random rows, a score is s = sqrt(softplus(z)), and rank r is
-// picked when s + bias(r) exceeds the threshold t that the topk-th best is at. So bias(r) = t - Q(1 - p(r)) with Q the
-// quantiles of s, and t = Q(1 - topk / experts), which makes the biases of exponent 0 zero. That t is the same for
-// every row is an approximation, good for many experts.
-std::vector<float> zipf_bias(int experts, int topk, double exponent);
 
 }  // namespace onelane

@@ -14,6 +14,7 @@
 #include "checkpoint/inventory.h"
 #include "checkpoint/tiny_models.h"
 #include "engine/session.h"
+#include "model/routing.h"
 #include "model/synthetic_bytes.h"
 #include "numerics/formats.h"
 #include "support/data.h"
@@ -250,7 +251,7 @@ TEST_P(SyntheticModel, HasValuesThatItsFormatsAllow) {
 
 TEST_P(SyntheticModel, RefusesWhatItCannotMean) {
   const ModelSpec spec = narrow(GetParam());
-  for (const char* routing : {"", "zipf", "zipf:", "zipf:x", "zipf:1x", "zipf:-1", "zipf:5", "zipf:nan", "trace:x"}) {
+  for (const char* routing : {"", "zipf", "zipf:", "zipf:x", "zipf:1x", "zipf:-1", "zipf:5", "zipf:nan", "trace"}) {
     const auto model = synthetic_model(spec, {.routing = routing});
     ASSERT_FALSE(model) << routing;
     EXPECT_EQ(model.error().code, ErrorCode::kInvalidArgument);
@@ -284,12 +285,18 @@ std::vector<double> shares(int experts, int topk, const std::vector<float>& bias
   return share;
 }
 
-TEST(ZipfBias, MakesPopularityFallWithTheRank) {
-  EXPECT_THAT(zipf_bias(256, 6, 0), Each(::testing::FloatNear(0, 1e-6F)));
-  EXPECT_THAT(zipf_bias(4, 4, 1), ElementsAre(0, 0, 0, 0));
+std::vector<double> zipf(int experts, double exponent) {
+  std::vector<double> popularity;
+  for (int rank = 1; rank <= experts; ++rank) popularity.push_back(std::pow(rank, -exponent));
+  return popularity;
+}
+
+TEST(RouterBias, MakesPopularityFallWithTheRank) {
+  EXPECT_THAT(router_bias(zipf(256, 0), 6), Each(::testing::FloatNear(0, 1e-6F)));
+  EXPECT_THAT(router_bias(zipf(4, 1), 4), ElementsAre(0, 0, 0, 0));
   double sum = 0;
   for (int rank = 1; rank <= 256; ++rank) sum += 1.0 / rank;
-  const auto share = shares(256, 6, zipf_bias(256, 6, 1));
+  const auto share = shares(256, 6, router_bias(zipf(256, 1), 6));
   for (const int rank : {1, 2, 3, 5, 10, 20, 40}) {
     EXPECT_NEAR(share[static_cast<size_t>(rank - 1)] / (6 / sum / rank), 1, 0.2) << rank;
   }
@@ -300,6 +307,45 @@ TEST(ZipfBias, MakesPopularityFallWithTheRank) {
     tail_expected += 6 / sum / rank;
   }
   EXPECT_NEAR(tail / tail_expected, 1, 0.2);
+}
+
+TEST(RouterBias, LeavesOutWhoWasNeverPicked) {
+  std::vector<double> popularity(64, 1.0);
+  for (size_t expert = 0; expert < 16; ++expert) popularity[4 * expert] = 0;
+  const auto share = shares(64, 4, router_bias(popularity, 4));
+  for (size_t expert = 0; expert < 64; ++expert) {
+    EXPECT_NEAR(share[expert], expert % 4 == 0 ? 0 : 4.0 / 48, 0.02) << expert;
+  }
+  for (const float bias : router_bias({1, 0, 0, 0}, 2)) EXPECT_TRUE(std::isfinite(bias));
+}
+
+TEST(Routing, TakesCountsOfARealModel) {
+  const std::string json = Routing::trace_json({{0, {1, 2, 0}}, {2, {0, 0, 5}}});
+  const auto routing = Routing::parse_trace(json);
+  ASSERT_TRUE(routing) << routing.error().message;
+  EXPECT_FALSE(routing->uniform());
+  Random random(1);
+  EXPECT_THAT(*routing->popularity(0, 3, random), ElementsAre(1, 2, 0));
+  EXPECT_THAT(*routing->popularity(2, 3, random), ElementsAre(0, 0, 5));
+  EXPECT_THAT(*routing->popularity(-1, 3, random), ElementsAre(1, 1, 1));
+  EXPECT_THAT(routing->popularity(1, 3, random).error().message, HasSubstr("no layer 1"));
+  EXPECT_THAT(routing->popularity(0, 4, random).error().message, HasSubstr("3 experts in layer 0, the model 4"));
+}
+
+TEST(Routing, RefusesOtherFiles) {
+  for (const char* json :
+       {"", "[]", "{}", R"({"format": "onelane-routing/1"})",
+        R"({"format": "onelane-routing/2", "layers": {"0": [1]}})", R"({"format": "onelane-routing/1", "layers": {}})",
+        R"({"format": "onelane-routing/1", "layers": {"x": [1]}})",
+        R"({"format": "onelane-routing/1", "layers": {"-1": [1]}})",
+        R"({"format": "onelane-routing/1", "layers": {"0": []}})",
+        R"({"format": "onelane-routing/1", "layers": {"0": [0, 0]}})",
+        R"({"format": "onelane-routing/1", "layers": {"0": [1, -1]}})",
+        R"({"format": "onelane-routing/1", "layers": {"0": [1, "2"]}})",
+        R"({"format": "onelane-routing/1", "layers": {"0": [1], "0": [2]}})"}) {
+    EXPECT_FALSE(Routing::parse_trace(json)) << json;
+  }
+  EXPECT_THAT(Routing::parse("trace:/no/such/file").error().message, HasSubstr("/no/such/file"));
 }
 
 TEST(SyntheticBytes, FollowTheirContent) {

@@ -125,6 +125,17 @@ def test_jsonl_names_the_line_that_is_wrong(tmp_path):
     assert len(done.stdout.splitlines()) == 1
 
 
+def test_picks_of_a_text_drive_a_synthetic_model(tmp_path):
+    text, trace = tmp_path / "text.txt", tmp_path / "routing.json"
+    text.write_text("Some text whose experts are counted. " * 10)
+    tokens = json.loads(ok("score", "-m", MINI, "--file", text, "--routing-out", trace, "--json"))["tokens"]
+    layers = json.loads(trace.read_text())["layers"]
+    assert len({sum(counts) for counts in layers.values()}) == 1
+    assert sum(layers["0"]) % tokens == 0
+    refused = onelane("bench", "step", "--synthetic", "v4", "--layers", 1, "--routing", f"trace:{trace}")
+    assert refused.returncode == 1 and "experts in layer 0" in refused.stderr
+
+
 def test_score_windows_and_totals(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("Some text to score, twice. " * 40)
