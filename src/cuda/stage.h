@@ -3,12 +3,12 @@
 // Rules for every kernel behind a stage:
 // - It is launched with launch(), may start before the kernel ahead of it has ended, and so calls
 //   ptx::wait_for_previous_kernel() in every thread before it touches anything but weights, and before any return.
-// - What is launched depends on counts and shapes alone, never on positions, lengths or values, so that a captured
-// graph
+// - For the same reason nothing but weights is read by non-coherent loads (__ldg, ptx::load_stream): they may give what
+//   lay there when the kernel started.
+// - What is launched depends on counts and shapes alone, never on positions, lengths or values, so that a captured graph
 //   fits every step of its row count. Bounds that grow with a sequence are read on the device.
 // - The bits of a row's results depend on that row's inputs alone: not on the row count, the neighbours, or timing.
-// Sums
-//   are taken in an order fixed by the shape; no floating-point atomics.
+//   Sums are taken in an order fixed by the shape; no floating-point atomics.
 // - A row's NaN stays in that row.
 #pragma once
 

@@ -70,16 +70,16 @@ __device__ __forceinline__ RawStripe load_stripe(const FoundRecord& record, cons
   const uint8_t* data = record.data + stripe.data;
   RawStripe raw = {};
   if (stripe.coding == Coding::kE2m1) {
-    const uint2 half = ptx::load_or_zero(reinterpret_cast<const uint2*>(data), wanted);
+    const uint2 half = ptx::load_once_or_zero(reinterpret_cast<const uint2*>(data), wanted);
     raw.low.x = half.x;
     raw.low.y = half.y;
   } else {
-    raw.low = ptx::load_or_zero(reinterpret_cast<const uint4*>(data), wanted);
+    raw.low = ptx::load_once_or_zero(reinterpret_cast<const uint4*>(data), wanted);
   }
   if (stripe.coding == Coding::kPlain) {
-    raw.high = ptx::load_or_zero(reinterpret_cast<const uint4*>(data) + 1, wanted);
+    raw.high = ptx::load_once_or_zero(reinterpret_cast<const uint4*>(data) + 1, wanted);
   } else {
-    raw.scale = wanted ? __ldg(record.scales + stripe.scale) : 0;
+    raw.scale = wanted ? ptx::load_byte_once(record.scales + stripe.scale) : 0;
   }
   return raw;
 }

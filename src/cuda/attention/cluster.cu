@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
   float aside = -INFINITY;
   if (threadIdx.x < H) aside = load_sink(p, first_head + threadIdx.x);
   const int angle = static_cast<int>(threadIdx.x) - (kThreads - kRope);
-  const int position = angle < 0 || p.positions == nullptr ? 0 : __ldg(p.positions + row);
+  const int position = angle < 0 || p.positions == nullptr ? 0 : __ldcg(p.positions + row);
   const auto put_aside = [&] {
     if (threadIdx.x < H) floats(At::kSinks)[threadIdx.x] = aside;
     if (angle >= 0) floats(At::kAngles)[angle] = aside;
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
   ptx::copies_commit();
   load_chunk(share.begin);
   if (angle >= 0 && p.positions != nullptr) {
-    aside = __ldg(p.angles + static_cast<int64_t>(min(max(position, 0), p.angles_count - 1)) * kRope + angle);
+    aside = __ldcg(p.angles + static_cast<int64_t>(min(max(position, 0), p.angles_count - 1)) * kRope + angle);
   }
 
   float o[2][H / 2];        // of blocks 2 group and 2 group + 1: the first product writes them

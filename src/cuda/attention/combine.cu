@@ -95,7 +95,7 @@ struct Share {
     const EntryList& list = in_extra(unit) ? p.extra : p.window;
     const int slot = (unit - (in_extra(unit) ? window_units : 0)) * 8 + e % 8;
     if (unit >= end || slot >= (in_extra(unit) ? extra : window)) return -1;
-    return __ldg(list.indices + row * list.index_stride + slot);
+    return __ldcg(list.indices + row * list.index_stride + slot);
   }
 };
 
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, H == 8 ? 2 : 1) attend_part(const __
     const bool more = next < share.end;
     if (more && e < kEntries) index = share.index(p, row, next, e);
 
-    // To the tile. Where there is no entry it gets zeros, which a P of zero leaves harmless.
+      // To the tile. Where there is no entry it gets zeros, which a P of zero leaves harmless.
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
       uint32_t v[8];

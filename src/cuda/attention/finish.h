@@ -25,18 +25,18 @@ struct Rotation {
 __device__ __forceinline__ Rotation load_rotation(const AttentionParams& p, int row, int dim) {
   Rotation rotation;
   if (!is_rotated(p, dim)) return rotation;
-  const int64_t position = min(max(__ldg(p.positions + row), 0), p.angles_count - 1);
+  const int64_t position = min(max(__ldcg(p.positions + row), 0), p.angles_count - 1);
   const float* angles = p.angles + position * ONELANE_ATTENTION_ROPE_DIM + (dim - kFirstRotated) / 2;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    rotation.cosine[i] = __ldg(angles + i);
-    rotation.sine[i] = __ldg(angles + ONELANE_ATTENTION_ROPE_DIM / 2 + i);
+    rotation.cosine[i] = __ldcg(angles + i);
+    rotation.sine[i] = __ldcg(angles + ONELANE_ATTENTION_ROPE_DIM / 2 + i);
   }
   return rotation;
 }
 
 __device__ __forceinline__ float load_sink(const AttentionParams& p, int head) {
-  return p.sink == nullptr ? -INFINITY : __ldg(p.sink + head);
+  return p.sink == nullptr ? -INFINITY : __ldcg(p.sink + head);
 }
 
 // Where an output value and the scale of its chunk go, in values and in bytes (onelane_attention_output; layout.h for

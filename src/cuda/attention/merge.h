@@ -56,7 +56,7 @@ struct Share {
     const bool from_extra = is_extra(unit);
     const int slot = (unit - (from_extra ? window_units : 0)) * 8 + e;
     if (unit >= end || slot >= (from_extra ? extra : window)) return -1;
-    return __ldg((from_extra ? extra_indices : window_indices) + slot);
+    return __ldcg((from_extra ? extra_indices : window_indices) + slot);
   }
 
   // Its place, given the index; `nothing` is no_record().

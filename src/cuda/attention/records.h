@@ -27,7 +27,7 @@ struct EntryList {
   int32_t page_shift;
 
   __device__ __forceinline__ int length(int row) const {
-    return lengths == nullptr ? width : min(max(__ldg(lengths + row), 0), width);
+    return lengths == nullptr ? width : min(max(__ldcg(lengths + row), 0), width);
   }
   __device__ __forceinline__ bool names_record(int index) const { return index >= 0 && index < records; }
   // Of an index that names a record.
@@ -117,11 +117,11 @@ __device__ __forceinline__ void load_group(const RecordPlace (&place)[2], int gr
   for (int i = 0; i < 2; ++i) {
     const uint8_t* data = place[i].data + data_offset<kFormat>(block, mine.t);
     if constexpr (kFormat == ONELANE_KV_V41_FP4) {
-      const uint2 half = ptx::load_stream(reinterpret_cast<const uint2*>(data));
+      const uint2 half = ptx::load_once(reinterpret_cast<const uint2*>(data));
       part.data[i].x = half.x;
       part.data[i].y = half.y;
     } else {
-      part.data[i] = ptx::load_stream(reinterpret_cast<const uint4*>(data));
+      part.data[i] = ptx::load_once(reinterpret_cast<const uint4*>(data));
     }
   }
 }
@@ -132,7 +132,7 @@ __device__ __forceinline__ void load_scales(const RecordPlace (&place)[2], int g
                                             uint32_t (&scale)[2]) {
   const int offset = scale_offset<kFormat>(2 * group + mine.block, mine.t);
 #pragma unroll
-  for (int i = 0; i < 2; ++i) scale[i] = ptx::load_byte(place[i].data + place[i].to_scales + offset);
+  for (int i = 0; i < 2; ++i) scale[i] = ptx::load_byte_once(place[i].data + place[i].to_scales + offset);
 }
 
 // The same of all four groups, on their way in four registers an entry, then a byte each.
@@ -140,11 +140,11 @@ template <int kFormat>
 __device__ __forceinline__ void load_all_scales(const RecordPlace& place, const UnitLane& mine, uint32_t (&raw)[4]) {
   const uint8_t* scales = place.data + place.to_scales;
   if constexpr (kFormat == ONELANE_KV_V4) {
-    const uint2 all = ptx::load_stream(reinterpret_cast<const uint2*>(scales));
+    const uint2 all = ptx::load_once(reinterpret_cast<const uint2*>(scales));
     raw[0] = all.x;
     raw[1] = all.y;
   } else if constexpr (kFormat == ONELANE_KV_V41_FP8) {
-    const uint4 all = ptx::load_stream(reinterpret_cast<const uint4*>(scales));
+    const uint4 all = ptx::load_once(reinterpret_cast<const uint4*>(scales));
     raw[0] = all.x;
     raw[1] = all.y;
     raw[2] = all.z;
@@ -152,7 +152,7 @@ __device__ __forceinline__ void load_all_scales(const RecordPlace& place, const 
   } else {
 #pragma unroll
     for (int group = 0; group < 4; ++group) {
-      raw[group] = ptx::load_byte(scales + scale_offset<kFormat>(2 * group + mine.block, mine.t));
+      raw[group] = ptx::load_byte_once(scales + scale_offset<kFormat>(2 * group + mine.block, mine.t));
     }
   }
 }

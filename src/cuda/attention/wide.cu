@@ -271,8 +271,8 @@ __device__ __forceinline__ void load_constants(const AttentionParams& p, const B
   const int i = threadIdx.x % 128;
   if (i < H) sinks[i] = load_sink(p, b.first_head + i);
   if (i >= 64 && p.positions != nullptr) {
-    const int64_t position = min(max(__ldg(p.positions + b.row), 0), p.angles_count - 1);
-    angles[i - 64] = __ldg(p.angles + position * kRope + i - 64);
+    const int64_t position = min(max(__ldcg(p.positions + b.row), 0), p.angles_count - 1);
+    angles[i - 64] = __ldcg(p.angles + position * kRope + i - 64);
   }
 }
 

@@ -5,8 +5,11 @@
 
 namespace onelane::ptx {
 
-// Read-only for the whole kernel, used once: past the first-level cache. In the order they are written, so that many
-// are in flight.
+// A kernel starts before the one ahead of it has ended, so what that one writes is not read-only for the whole kernel,
+// even behind wait_for_previous_kernel(): a non-coherent load of it may give what lay there before. Hence two kinds.
+// Both go past the first-level cache and stay in the order they are written, so that many are in flight.
+
+// Weights: read-only for the whole step, used once.
 __device__ __forceinline__ uint4 load_stream(const uint4* p) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -22,6 +25,25 @@ __device__ __forceinline__ uint2 load_stream(const uint2* p) {
 __device__ __forceinline__ uint32_t load_byte(const uint8_t* p) {
   uint32_t v;
   asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+
+// What kernels of the same step may have written, used once.
+__device__ __forceinline__ uint4 load_once(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.cg.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+__device__ __forceinline__ uint2 load_once(const uint2* p) {
+  uint2 v;
+  asm volatile("ld.global.cg.L2::128B.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ uint32_t load_byte_once(const uint8_t* p) {
+  uint32_t v;
+  asm volatile("ld.global.cg.u8 %0, [%1];" : "=r"(v) : "l"(p));
   return v;
 }
 
