@@ -12,6 +12,7 @@
 #include "cli/count_list.h"
 #include "cli/receipt_output.h"
 #include "cli/step_load.h"
+#include "cli/step_profile.h"
 #include "cli/step_report.h"
 #include "device/plugin.h"
 #include "lane/environment.h"
@@ -202,6 +203,15 @@ class CellBench {
     return result;
   }
 
+  // One step to whoever profiles this process.
+  void show(const Cell& cell) {
+    cell_ = cell;
+    repeat(StepMeter::Mode::kOff, kWarmSteps);
+    meter_.profile(true);
+    repeat(StepMeter::Mode::kOff, 1);
+    meter_.profile(false);
+  }
+
  private:
   std::vector<std::vector<StageEntry>> repeat(StepMeter::Mode mode, int steps) {
     meter_.set(mode);
@@ -233,8 +243,10 @@ Result<StepReport> measure(const BenchStepCommand& command, std::vector<Cell> ce
   ONELANE_ASSIGN(std::unique_ptr<Kernels> kernels, make_kernels(command.runtime));
   EnvironmentWatch watch({.gpu = !kernels->memory().on_host()});
   describe_device(command.runtime.backend, report);
-  std::fprintf(stderr, "measuring the copy bandwidth ...\n");
-  report.copy_gb_s = copy_bandwidth(*kernels);
+  if (!command.profiled) {
+    std::fprintf(stderr, "measuring the copy bandwidth ...\n");
+    report.copy_gb_s = copy_bandwidth(*kernels);
+  }
   std::unique_ptr<Model> model;
   if (command.synthetic.empty()) {
     ONELANE_ASSIGN(Runtime runtime, load_runtime(command.runtime, std::move(kernels)));
@@ -256,6 +268,10 @@ Result<StepReport> measure(const BenchStepCommand& command, std::vector<Cell> ce
   std::fprintf(stderr, "filling the caches ...\n");
   StepLoad load(*model, meter, sizes_for(cells, spec), command.seed);
   CellBench bench(command, spec, meter, load);
+  if (command.profiled) {
+    bench.show(cells.front());
+    return report;
+  }
   for (const Cell& cell : cells) {
     std::fprintf(stderr, "%s ...\n", cell.name().c_str());
     report.results.push_back(bench.run(cell));
@@ -272,8 +288,10 @@ Result<StepReport> measure(const BenchStepCommand& command, std::vector<Cell> ce
 int run_bench_step(const BenchStepCommand& command) {
   const auto cells = cells_of(command);
   if (!cells) return fail(cells.error()), 2;
+  if (command.profile) return run_profile();
   const auto report = measure(command, *cells);
   if (!report) return fail(report.error());
+  if (command.profiled) return 0;
   if (command.json == "-") {
     std::cout << step_json(*report) << std::flush;
     return 0;

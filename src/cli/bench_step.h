@@ -20,7 +20,9 @@ struct BenchStepCommand {
   int repeats = 5;
   double accept = 0;  // tokens that a step gives a sequence; 0: no tokens/s
   uint64_t seed = 1;
-  std::string json;  // where to; empty: nowhere; "-": stdout, instead of tables
+  bool profile = false;   // the counters of a step instead (step_profile.h)
+  bool profiled = false;  // a profiler runs this, and sees one step of the first cell
+  std::string json;       // where to; empty: nowhere; "-": stdout, instead of tables
 };
 
 // Prints tables to stdout and progress to stderr. 0: done; 1: it could not be measured; 2: bad flags.

@@ -178,6 +178,8 @@ void add_bench_step(Subcommands& group, BenchStepCommand& command) {
   app.add_option("--accept", command.accept, "tokens a step gives a sequence, for tokens/s")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--json", command.json, "everything, as JSON; - for stdout instead of tables")->type_name("F");
+  app.add_flag("--profile", command.profile, "instead: the counters of a step's kernels, by ncu");
+  app.add_flag("--profiled", command.profiled)->group("");
 }
 
 void add_gate(Subcommands& commands, GateCommand& command) {

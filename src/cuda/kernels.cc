@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 
 #include "base/check.h"
@@ -183,6 +184,10 @@ class CudaKernels final : public Kernels {
     spare_events_.insert(spare_events_.end(), used_events_.begin(), used_events_.end());
     used_events_.clear();
     return us;
+  }
+  void profile(bool on) override {
+    finish();
+    check(on ? cudaProfilerStart() : cudaProfilerStop(), "the profiler");
   }
   int64_t launches() const override { return launches_.count; }
 

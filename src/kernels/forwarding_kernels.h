@@ -21,6 +21,7 @@ class ForwardingKernels : public Kernels {
   HostCalls host_calls() const override { return inner_.host_calls(); }
   void mark() override { inner_.mark(); }
   std::vector<double> marks_us() override { return inner_.marks_us(); }
+  void profile(bool on) override { inner_.profile(on); }
   int64_t launches() const override { return inner_.launches(); }
   void embed(const StepRows& rows, const EmbedArgs& args) override { inner_.embed(rows, args); }
   void mix_streams(const StepRows& rows, const MixArgs& args) override { inner_.mix_streams(rows, args); }

@@ -523,6 +523,9 @@ class Kernels {
     marks_.clear();
     return us;
   }
+  // What lies between profile(true) and profile(false) is shown to a profiler that watches this process, if one does.
+  // Waits.
+  virtual void profile(bool /*on*/) {}
   // How many kernels have been launched on a device; 0 for those that have none.
   virtual int64_t launches() const { return 0; }
 

@@ -42,9 +42,10 @@ class Golden {
   Checkpoint checkpoint_;
 };
 
-// The tiny model of a generation ("v41", "v4"), loaded once per process and place.
+// The tiny model of a generation ("v41", "v4"), loaded once per process and place; never destroyed, since its place may
+// be gone after main().
 inline const Model& tiny_model(const std::string& generation, Kernels& kernels) {
-  static std::map<std::pair<std::string, const Memory*>, std::unique_ptr<Model>> models;
+  static auto& models = *new std::map<std::pair<std::string, const Memory*>, std::unique_ptr<Model>>;
   std::unique_ptr<Model>& model = models[{generation, &kernels.memory()}];
   if (!model) model = load_tiny_model(generation, &kernels);
   return *model;

@@ -86,9 +86,8 @@ bool has_gpu() {
   static const bool found = [] {
     onelane_plugin_probe probe;
     if (plugin() == nullptr || plugin()->table->probe(&probe) == 0) return false;
-    static const std::unique_ptr<Kernels> owner =
-        make_device_kernels();  // of the pinned memory; lives as long as the process
-    set_host_buffers(owner->shared_memory());
+    // The owner of the pinned memory is never destroyed: buffers in it may be, after main().
+    set_host_buffers(make_device_kernels().release()->shared_memory());
     return true;
   }();
   return found;

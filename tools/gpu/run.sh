@@ -121,7 +121,7 @@ fi
 if wants engine; then
   tests "engine, GPU against CPU" 300 engine/engine_test '*TheGpu*:*Recorded*'
   export ONELANE_TEST_BACKEND=cuda
-  tests "model" 300 model/model_test '*Invariance*:*Mini*'
+  tests "model" 300 model/model_test '*Invariance*:*Mini*:*TrueShapes*'
   tests "cache" 300 cache/cache_test '*PrefixCacheHits*:*SlotState*'
   tests "engine" 300 engine/engine_test '*'
   tests "api" 300 api/api_test '*'
