@@ -82,13 +82,17 @@ Result<void> profile() {
   ONELANE_ASSIGN(const std::string ncu, find_ncu());
   ONELANE_ASSIGN(const std::vector<std::string> words, arguments());
   std::string metrics;
-  for (const std::string& metric : profile_metrics()) metrics += (metrics.empty() ? "" : ",") + metric;
-  std::string command = shell_quoted(ncu) +
-                        " --csv --page raw --print-units base --print-kernel-base function --profile-from-start off "
-                        "--clock-control none --metrics " +
-                        metrics + " " + shell_quoted(program_path());
+  for (const std::string& metric : profile_metrics()) {
+    if (!metrics.empty()) metrics += ',';
+    metrics += metric;
+  }
+  std::string command = format(
+      "{} --csv --page raw --print-units base --print-kernel-base function --profile-from-start off "
+      "--clock-control none --metrics {} {}",
+      shell_quoted(ncu), metrics, shell_quoted(program_path()));
   for (size_t i = 1; i < words.size(); ++i) {
-    command += " " + shell_quoted(words[i] == "--profile" ? "--profiled" : words[i]);
+    command += ' ';
+    command += shell_quoted(words[i] == "--profile" ? "--profiled" : words[i]);
   }
   const fs::path log = fs::temp_directory_path() / format("onelane-profile-{}.log", ::getpid());
   std::cerr << "under " << ncu << " ...\n";

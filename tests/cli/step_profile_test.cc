@@ -11,27 +11,22 @@ using ::testing::HasSubstr;
 
 std::string header() {
   std::string text = R"("ID","Process ID","Kernel Name","Context")";
-  for (const std::string& metric : profile_metrics()) text += ",\"" + metric + "\"";
+  for (const std::string& metric : profile_metrics()) text.append(",\"").append(metric).append("\"");
   return text + "\n";
 }
 
-const char* const kUnits = R"("","","","","ns","%","%","%","%"
-)";
+const std::string kUnits = "\"\",\"\",\"\",\"\",\"ns\",\"%\",\"%\",\"%\",\"%\"\n";
+
+std::string line(const std::string& kernel, const std::string& counters) {
+  return "\"0\",\"7\",\"" + kernel + "\",\"1\"," + counters + "\n";
+}
 
 TEST(StepProfile, GathersKernelsByName) {
-  const auto kernels =
-      parse_profile("==PROF== Connected to process 7\nfilling a synthetic v4 ...\n" + header() + kUnits +
-                        R"("0","7","multiply",
-                    "1", "1,000", "50", "40.5", "10",
-                    "80"
-                    "1",
-                    "7", "sum_pairs", "1", "500", "10", "20", "0",
-                    "5"
-                    "2",
-                    "7", "multiply", "1", "3000", "90", "40.5",
-                    "30", "100") ");
-      ASSERT_TRUE(kernels)
-      << kernels.error().message;
+  const auto kernels = parse_profile("==PROF== Connected to process 7\nfilling a synthetic v4 ...\n" + header() +
+                                     kUnits + line("multiply", "\"1,000\",\"50\",\"40.5\",\"10\",\"80\"") +
+                                     line("sum_pairs", "\"500\",\"10\",\"20\",\"0\",\"5\"") +
+                                     line("multiply", "\"3000\",\"90\",\"40.5\",\"30\",\"100\""));
+  ASSERT_TRUE(kernels) << kernels.error().message;
   ASSERT_EQ(kernels->size(), 2U);
   const KernelCounters& first = kernels->front();
   EXPECT_EQ(first.calls, 2);
@@ -49,10 +44,10 @@ TEST(StepProfile, SaysWhatItCannotRead) {
   EXPECT_THAT(parse_profile("==ERROR== no permission\n").error().message, HasSubstr("no kernel was watched"));
   EXPECT_THAT(parse_profile(header() + kUnits).error().message, HasSubstr("no kernel was watched"));
   EXPECT_THAT(parse_profile("\"ID\",\"Kernel Name\"\n").error().message, HasSubstr("no column gpu__time_duration.sum"));
-  const std::string broken = header() + kUnits + R"("0","7","k","1","n/a","50","40","10","80")" + "\n";
-  EXPECT_THAT(parse_profile(broken).error().message, HasSubstr("gpu__time_duration.sum of k is 'n/a'"));
-  const std::string cut = header() + kUnits + R"("0","7","k","1","5")" + "\n";
-  EXPECT_THAT(parse_profile(cut).error().message, HasSubstr("is ''"));
+  const std::string start = header() + kUnits;
+  EXPECT_THAT(parse_profile(start + line("k", "\"n/a\",\"50\",\"40\",\"10\",\"80\"")).error().message,
+              HasSubstr("gpu__time_duration.sum of k is 'n/a'"));
+  EXPECT_THAT(parse_profile(start + line("k", "\"5\"")).error().message, HasSubstr("is ''"));
 }
 
 }  // namespace
