@@ -52,8 +52,7 @@ std::byte* Workspace::take_bytes(size_t bytes) {
     check(cudaStreamIsCapturing(stream_, &capturing), "cudaStreamIsCapturing");
     ONELANE_CHECK(capturing == cudaStreamCaptureStatusNone, "a graph is captured after a step of its size has run");
     if (data_ != nullptr) outgrown_.push_back(data_);
-    size_ = std::max(2 * size_, used_ + bytes);
-    used_ = 0;
+    size_ = std::max(2 * size_, used_ + bytes);  // room for what came before as well: the next time it comes here
     ++generation_;
     ++calls_.allocations;
     check(cudaMalloc(reinterpret_cast<void**>(&data_), size_), "cudaMalloc of scratch");
