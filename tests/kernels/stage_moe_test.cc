@@ -1,5 +1,8 @@
 // Router, experts and Engram, case by case (spec/model.md sections 5 and 7.1).
+#include <algorithm>
 #include <limits>
+#include <random>
+#include <string>
 
 #include "kernels/stage_support.h"
 #include "numerics/quantize.h"
@@ -238,6 +241,106 @@ TEST_P(Experts, WideMatricesAgreeWithTheReference) {
     EXPECT_LT(error, 1e-5 * size) << "act_block " << act_block;
   }
 }
+
+// Experts of one format, wide enough for what published ones are multiplied with; scales from none to 2^4.
+struct WideExperts {
+  int dim, inter;
+  std::vector<Weight> storage;
+  std::vector<ExpertWeights> list;  // the shared one last
+
+  WideExperts(int count, int width, int hidden, bool fp4, int act_block) : dim(width), inter(hidden) {
+    const auto exponent = [](int o, int block) { return o % 31 == 7 && block % 5 == 1 ? -127 : o % 17 - 12; };
+    uint32_t random = 1;
+    const auto value = [&random](int, int) {
+      random = random * 1664525 + 1013904223;
+      return 0.3f * (static_cast<float>(random >> 8) * 0x1p-23f - 1);
+    };
+    for (int e = 0; e <= count; ++e) {
+      const auto weight = [&](int out, int in) {
+        return fp4 && e < count ? fp4_weight(out, in, act_block, value, exponent)
+                                : fp8_weight(out, in, act_block, act_block, value, exponent);
+      };
+      storage.push_back(weight(inter, dim));
+      storage.push_back(weight(dim, inter));
+      storage.push_back(weight(inter, dim));
+    }
+    for (size_t e = 0; e < storage.size(); e += 3) {
+      list.push_back({storage[e].matrix, storage[e + 1].matrix, storage[e + 2].matrix});
+    }
+  }
+  // y of rows [first, first + count) of x, each with one expert.
+  std::vector<bf16> run(Kernels& kernels, const std::vector<bf16>& x, const std::vector<int32_t>& ids, int first,
+                        int count) const {
+    const Array<bf16> rows(std::vector<bf16>(x.begin() + first * dim, x.begin() + (first + count) * dim));
+    const Array<int32_t> id(std::vector<int32_t>(ids.begin() + first, ids.begin() + first + count));
+    Array<float> weights(static_cast<size_t>(count));
+    for (int row = 0; row < count; ++row) weights[row] = 0.25f + 0.01f * static_cast<float>(first + row);
+    Array<bf16> y(static_cast<size_t>(count) * dim);
+    Step step;
+    step.run(first, count);
+    kernels.experts(step.rows(), {.x = rows.data(),
+                                  .dim = dim,
+                                  .inter = inter,
+                                  .experts = list.data(),
+                                  .expert_count = static_cast<int>(list.size()) - 1,
+                                  .ids = id.data(),
+                                  .weights = weights.data(),
+                                  .topk = 1,
+                                  .shared = list.back(),
+                                  .limit = 10,
+                                  .y = y.data()});
+    return y.vector();
+  }
+  // All rows at once and eight at a time; one of them is not a number.
+  void expect_same_bits(Kernels& kernels, std::vector<int32_t> ids) const {
+    std::shuffle(ids.begin(), ids.end(), std::mt19937(5));
+    const int rows = static_cast<int>(ids.size()), bad = rows / 2;
+    std::vector<bf16> x = Random(6).bf16s(ids.size() * static_cast<size_t>(dim), 1.0f).vector();
+    x[static_cast<size_t>(bad) * dim + 9] = float_to_bf16(NAN);
+    const std::vector<bf16> many = run(kernels, x, ids, 0, rows);
+    for (int first = 0; first < rows; first += 8) {
+      const int count = std::min(8, rows - first);
+      const std::vector<bf16> few = run(kernels, x, ids, first, count);
+      for (int row = first; row < first + count; ++row) {
+        const auto one = many.begin() + row * dim, other = few.begin() + (row - first) * dim;
+        if (row == bad) {
+          EXPECT_TRUE(std::all_of(one, one + dim, [](bf16 v) { return std::isnan(bf16_to_float(v)); }));
+        } else {
+          EXPECT_TRUE(std::all_of(one, one + dim, [](bf16 v) { return std::isfinite(bf16_to_float(v)); }));
+          EXPECT_TRUE(std::any_of(one, one + dim, [](bf16 v) { return v != 0; }));
+          EXPECT_TRUE(std::equal(one, one + dim, other)) << "row " << row << " of " << rows << ", expert " << ids[row];
+        }
+      }
+    }
+  }
+};
+
+// Steps of many rows take other ways than those of few, by how many rows an expert has.
+TEST_P(Experts, ManyRowsHaveTheBitsOfFew) {
+  if (GetParam().name == std::string("reference")) GTEST_SKIP() << "one way for all";
+  const std::vector<std::vector<int>> counts = {{0, 1, 7, 8, 112, 113, 31},
+                                                {33, 127, 0, 128, 129, 48, 49},
+                                                {0, 0, 0, 240, 0, 0, 0},
+                                                {16, 64, 65, 80, 81, 96, 97}};
+  for (const int act_block : {32, 128}) {
+    for (const bool fp4 : {true, false}) {
+      SCOPED_TRACE(std::string(fp4 ? "fp4" : "fp8") + ", activations by " + std::to_string(act_block));
+      const WideExperts experts(7, 384, 1152, fp4, act_block);
+      for (const auto& of_expert : counts) {
+        std::vector<int32_t> ids;
+        for (int e = 0; e < 7; ++e) ids.insert(ids.end(), static_cast<size_t>(of_expert[e]), e);
+        experts.expect_same_bits(*kernels, ids);
+      }
+    }
+  }
+}
+
+TEST_P(Experts, ManyRowsHaveTheBitsOfFewAtPublishedWidths) {
+  if (GetParam().name != std::string("cuda")) GTEST_SKIP() << "for GPUs: minutes elsewhere";
+  WideExperts(1, 4096, 2048, true, 128).expect_same_bits(*kernels, std::vector<int32_t>(100));
+  WideExperts(1, 5120, 2304, true, 32).expect_same_bits(*kernels, std::vector<int32_t>(100));
+}
+
 TEST_P(Experts, SumsTheChosenAndTheSharedExpertOnceEach) {
   Array<bf16> x(kDim);
   x[0] = float_to_bf16(8);  // silu(8 * 1) * (8 * up) = 63.97 * up in round numbers

@@ -37,11 +37,14 @@ void experts(const Stage& stage, const ExpertsArgs& args, const ExpertPointers* 
   const moe::ExpertsCall call{&stage, &args, device_experts};
   if (call.rows() == 0) return;
   ONELANE_CHECK(args.dim % 32 == 0 && args.inter % 32 == 0, "experts are whole blocks of 32 wide");
-  bf16* pairs = stage.workspace->take<bf16>(static_cast<size_t>(call.pairs()) * args.dim);
-  if (moe::can_stream(args)) {
-    moe::stream_experts(call, pairs);
+  const auto take_pairs = [&] { return stage.workspace->take<bf16>(static_cast<size_t>(call.pairs()) * args.dim); };
+  bf16* pairs = nullptr;
+  if (!moe::can_stream(args)) {
+    moe::plain_experts(call, pairs = take_pairs());
+  } else if (moe::many_rows(call)) {
+    pairs = moe::many_experts(call);
   } else {
-    moe::plain_experts(call, pairs);
+    moe::stream_experts(call, pairs = take_pairs());
   }
   constexpr int kThreads = 128;
   const int64_t count = static_cast<int64_t>(call.rows()) * (args.dim / 4);

@@ -67,6 +67,9 @@ bool can_stream(const ExpertsArgs& args);
 
 // All of the stage but the sum, into y [pairs, dim].
 void stream_experts(const ExpertsCall& call, bf16* y);
+// Where that is right, on Hopper alone and for many rows (experts_many.h): the same to the bit. Returns y.
+bool many_rows(const ExpertsCall& call);
+bf16* many_experts(const ExpertsCall& call);
 // The same for any matrices, slowly.
 void plain_experts(const ExpertsCall& call, bf16* y);
 

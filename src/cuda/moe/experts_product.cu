@@ -320,17 +320,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
   }
 }
 
-Layout layout_of(const Matrix& w) {
-  Layout layout = {};
-  layout.fp4 = w.kind == Matrix::Kind::kFp4;
-  layout.row_bytes = layout.fp4 ? w.in / 2 : w.in;
-  const int edge = layout.fp4 ? 32 : w.block;
-  layout.scale_row = (w.in + edge - 1) / edge;
-  layout.row_shift = layout.fp4 ? 0 : edge == 128 ? 7 : 5;
-  layout.block_shift = edge == 128 ? 7 : 5;
-  return layout;
-}
-
 bool aligned(const void* p, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
 
 struct Operands {
@@ -342,8 +331,8 @@ template <bool kDown, int kGroups, int kSlots>
 void multiply(const ExpertsCall& call, ProductArgs<8 * kGroups> args, const Operands& operands) {
   const ExpertsArgs& a = *call.args;
   args.x = operands.x;
-  args.routed = layout_of(kDown ? a.experts[0].w2 : a.experts[0].w1);
-  args.shared = layout_of(kDown ? a.shared.w2 : a.shared.w1);
+  args.routed = matrix_layout(kDown ? a.experts[0].w2 : a.experts[0].w1);
+  args.shared = matrix_layout(kDown ? a.shared.w2 : a.shared.w1);
   args.out = operands.out;
   args.out_width = kDown ? a.dim : a.inter;
   args.units_per_tile = args.out_width / (kDown ? 2 * kTileRows : kTileRows);

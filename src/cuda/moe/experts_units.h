@@ -20,6 +20,17 @@ struct Layout {
   int32_t block_shift;  // values that share one
 };
 
+inline Layout matrix_layout(const Matrix& w) {
+  Layout layout = {};
+  layout.fp4 = w.kind == Matrix::Kind::kFp4;
+  layout.row_bytes = layout.fp4 ? w.in / 2 : w.in;
+  const int edge = layout.fp4 ? 32 : w.block;
+  layout.scale_row = (w.in + edge - 1) / edge;
+  layout.row_shift = layout.fp4 ? 0 : edge == 128 ? 7 : 5;
+  layout.block_shift = edge == 128 ? 7 : 5;
+  return layout;
+}
+
 // The stages of the warp's segment: whole quads of blocks, as many for every warp as there are.
 struct Segment {
   int first = 0, count = 0;

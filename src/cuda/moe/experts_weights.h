@@ -97,20 +97,26 @@ struct BlockSum {
     }
   }
 };
-// A block's weights as operands: [m][even, odd][as mma has them].
-__device__ __forceinline__ void expand(const uint32_t (&even)[2][2], const uint32_t (&odd)[2][2],
-                                       uint32_t (&a)[2][2][4]) {
+// A block's weights of rows g and g + 8 as operands: [even, odd][as mma has them].
+__device__ __forceinline__ void expand(const uint32_t (&even)[2], const uint32_t (&odd)[2], uint32_t (&a)[2][4]) {
 #pragma unroll
-  for (int m = 0; m < 2; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint32_t pairs[2];
-      e4m3_to_f16(even[m][half], pairs);
-      a[m][0][half] = pairs[0], a[m][0][half + 2] = pairs[1];
-      e4m3_to_f16(odd[m][half], pairs);
-      a[m][1][half] = pairs[0], a[m][1][half + 2] = pairs[1];
-    }
+  for (int half = 0; half < 2; ++half) {
+    uint32_t pairs[2];
+    e4m3_to_f16(even[half], pairs);
+    a[0][half] = pairs[0], a[0][half + 2] = pairs[1];
+    e4m3_to_f16(odd[half], pairs);
+    a[1][half] = pairs[0], a[1][half + 2] = pairs[1];
   }
+}
+
+__device__ __forceinline__ void expand_fp4(uint32_t low, uint32_t high, uint32_t (&a)[2][4]) {
+  expand({lower_e2m1_to_e4m3(low), lower_e2m1_to_e4m3(high)}, {upper_e2m1_to_e4m3(low), upper_e2m1_to_e4m3(high)}, a);
+}
+// Of block `b` of two; `at`: where the lane finds its part of row g (LanePlaces::halves).
+__device__ __forceinline__ void load_fp8(uint32_t at, int b, uint32_t (&a)[2][4]) {
+  const uint2 low = ptx::load_shared_two(at ^ (b * 32)), high = ptx::load_shared_two((at + 8 * kStageBytes) ^ (b * 32));
+  expand({ptx::permute(low.x, low.y, 0x6420), ptx::permute(high.x, high.y, 0x6420)},
+         {ptx::permute(low.x, low.y, 0x7531), ptx::permute(high.x, high.y, 0x7531)}, a);
 }
 
 // Adds the stage of fp4 in `slot`.
@@ -138,17 +144,9 @@ __device__ __forceinline__ void add_fp4(Totals<kGroups>& totals, uint32_t slot, 
 #pragma unroll
     for (int second = 0; second < 2; ++second) {
       const int block = 2 * pair + second;
-      uint32_t even[2][2], odd[2][2], a[2][2][4];
+      uint32_t a[2][2][4];
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint32_t v = words[m][2 * second + half];
-          even[m][half] = lower_e2m1_to_e4m3(v);
-          odd[m][half] = upper_e2m1_to_e4m3(v);
-        }
-      }
-      expand(even, odd, a);
+      for (int m = 0; m < 2; ++m) expand_fp4(words[m][2 * second], words[m][2 * second + 1], a[m]);
 #pragma unroll
       for (int n = 0; n < kGroups; ++n) {
         if (kGroups > 1 && n >= live) break;
@@ -209,18 +207,9 @@ __device__ __forceinline__ void add_fp8(Totals<kGroups>& totals, uint32_t slot, 
                                         int live) {
 #pragma unroll
   for (int b = 0; b < 2; ++b) {
-    uint32_t even[2][2], odd[2][2], a[2][2][4];
+    uint32_t a[2][2][4];
 #pragma unroll
-    for (int m = 0; m < 2; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint2 words =
-            ptx::load_shared_two((slot + at.halves + (m * kTileRows + 8 * half) * kStageBytes) ^ (b * 32));
-        even[m][half] = ptx::permute(words.x, words.y, 0x6420);
-        odd[m][half] = ptx::permute(words.x, words.y, 0x7531);
-      }
-    }
-    expand(even, odd, a);
+    for (int m = 0; m < 2; ++m) load_fp8(slot + at.halves + m * kTileRows * kStageBytes, b, a[m]);
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
       if (kGroups > 1 && n >= live) break;

@@ -46,10 +46,23 @@ __device__ __forceinline__ void mbarrier_expect(uint32_t barrier, uint32_t bytes
 __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// When this thread's asynchronous copies so far are done; one of the arrivals that the barrier was made for.
+__device__ __forceinline__ void mbarrier_arrive_after_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\nAGAIN:\n"
       "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra AGAIN;\n}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+// The same where nothing is expected that other blocks' threads wrote: it leaves the first-level cache as it is.
+__device__ __forceinline__ void mbarrier_wait_in_block(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nAGAIN:\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra AGAIN;\n}\n" ::"r"(barrier),
       "r"(parity)
       : "memory");
@@ -66,6 +79,13 @@ __device__ __forceinline__ void store_async(uint32_t address, float4 v, uint32_t
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
       "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
       : "memory");
+}
+
+// A copy of `bytes` (a multiple of 16, as both addresses are) from global memory, counted on the barrier.
+__device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
 }
 
 }  // namespace onelane::ptx

@@ -24,6 +24,10 @@ __device__ __forceinline__ uint64_t swizzled_matrix(uint32_t address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   return kSwizzle128 | kStride | kOne | ((address & 0x3ffff) >> 4);
 }
+// The one `bytes` further on, a multiple of 16: an instruction, where swizzled_matrix() takes a few.
+__device__ __forceinline__ uint64_t matrix_after(uint64_t matrix, uint32_t bytes) {
+  return (matrix & 0xffffffff00000000u) | (static_cast<uint32_t>(matrix) + bytes / 16);
+}
 
 // The same, with the next 64 of the contiguous dimension `apart` bytes further on.
 __device__ __forceinline__ uint64_t swizzled_matrices(uint32_t address, uint32_t apart) {
@@ -144,5 +148,56 @@ __device__ __forceinline__ void wgmma_128(float (&d)[16][4], const uint32_t (&a)
   }
 #undef ONELANE_WGMMA
 }
+
+// D[64, N] += A[64, 16] B[16, N] of f16, A in registers and B's k contiguous, as above; d[j] are columns 8 j to 8 j
+// + 7.
+#define ONELANE_D(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+#define ONELANE_WGMMA(shape, registers, a, b, add)                                                                    \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64" shape "k16.f32.f16.f16 " registers \
+  ", " a ", " b ", p, 1, 1, 0;\n}\n"
+#define ONELANE_OPERANDS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add))
+
+__device__ __forceinline__ void wgmma_f16(float (&d)[2][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  asm volatile(ONELANE_WGMMA("n16", "{%0,%1,%2,%3,%4,%5,%6,%7}", "{%8,%9,%10,%11}", "%12", "%13")
+               : ONELANE_D(0), ONELANE_D(1)
+               : ONELANE_OPERANDS);
+}
+__device__ __forceinline__ void wgmma_f16(float (&d)[3][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  asm volatile(ONELANE_WGMMA("n24", "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11}", "{%12,%13,%14,%15}", "%16", "%17")
+               : ONELANE_D(0), ONELANE_D(1), ONELANE_D(2)
+               : ONELANE_OPERANDS);
+}
+__device__ __forceinline__ void wgmma_f16(float (&d)[4][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  asm volatile(
+      ONELANE_WGMMA("n32", "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}", "{%16,%17,%18,%19}", "%20", "%21")
+      : ONELANE_D(0), ONELANE_D(1), ONELANE_D(2), ONELANE_D(3)
+      : ONELANE_OPERANDS);
+}
+__device__ __forceinline__ void wgmma_f16(float (&d)[5][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  asm volatile(ONELANE_WGMMA("n40", "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19}",
+                             "{%20,%21,%22,%23}", "%24", "%25")
+               : ONELANE_D(0), ONELANE_D(1), ONELANE_D(2), ONELANE_D(3), ONELANE_D(4)
+               : ONELANE_OPERANDS);
+}
+__device__ __forceinline__ void wgmma_f16(float (&d)[6][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  asm volatile(
+      ONELANE_WGMMA("n48", "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}",
+                    "{%24,%25,%26,%27}", "%28", "%29")
+      : ONELANE_D(0), ONELANE_D(1), ONELANE_D(2), ONELANE_D(3), ONELANE_D(4), ONELANE_D(5)
+      : ONELANE_OPERANDS);
+}
+__device__ __forceinline__ void wgmma_f16(float (&d)[7][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  asm volatile(
+      ONELANE_WGMMA(
+          "n56",
+          "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27}",
+          "{%28,%29,%30,%31}", "%32", "%33")
+      : ONELANE_D(0), ONELANE_D(1), ONELANE_D(2), ONELANE_D(3), ONELANE_D(4), ONELANE_D(5), ONELANE_D(6)
+      : ONELANE_OPERANDS);
+}
+
+#undef ONELANE_OPERANDS
+#undef ONELANE_WGMMA
+#undef ONELANE_D
 
 }  // namespace onelane::ptx
