@@ -191,7 +191,7 @@ TEST_P(Experts, TheRoutingWeightIsAppliedBeforeTheSecondProductQuantises) {
 
 // Matrices as wide as published ones take other ways than narrow ones.
 TEST_P(Experts, WideMatricesAgreeWithTheReference) {
-  constexpr int kWide = 1280, kInter = 1280, kRows = 2;
+  constexpr int kWide = 1280, kInter = 1280, kMostRows = 9, kTopk = 2;
   for (const int act_block : {32, 128}) {
     std::vector<Weight> storage;
     std::vector<ExpertWeights> list;
@@ -209,36 +209,45 @@ TEST_P(Experts, WideMatricesAgreeWithTheReference) {
     for (unsigned e = 0; e <= 3; ++e) {
       list.push_back({storage[3 * e].matrix, storage[3 * e + 1].matrix, storage[3 * e + 2].matrix});
     }
-    Array<bf16> x(kRows * kWide), y(kRows * kWide), want(kRows * kWide);
+    Array<bf16> x(kMostRows * kWide);
     const auto value = random_values(99, 1.0f);
-    for (int row = 0; row < kRows; ++row) {
+    for (int row = 0; row < kMostRows; ++row) {
       for (int d = 0; d < kWide; ++d) x[row * kWide + d] = float_to_bf16(value(row, d));
     }
-    const Array<int32_t> ids = {2, 1};
-    const Array<float> weights = {0.75f, 1.5f};
-    Step step;
-    step.run(0, kRows);
-    ExpertsArgs args{.x = x.data(),
-                     .dim = kWide,
-                     .inter = kInter,
-                     .experts = list.data(),
-                     .expert_count = 3,
-                     .ids = ids.data(),
-                     .weights = weights.data(),
-                     .topk = 1,
-                     .shared = list[3],
-                     .limit = 10,
-                     .y = y.data()};
-    kernels->experts(step.rows(), args);
-    args.y = want.data();
-    make_reference_kernels()->experts(step.rows(), args);
-    double error = 0, size = 0;
-    for (int i = 0; i < kRows * kWide; ++i) {
-      const double a = bf16_to_float(y[i]), b = bf16_to_float(want[i]);
-      error += (a - b) * (a - b), size += b * b;
+    // Experts of several rows, and of both places of a row.
+    Array<int32_t> ids(kMostRows * kTopk);
+    Array<float> weights(kMostRows * kTopk);
+    for (int i = 0; i < kMostRows * kTopk; ++i) {
+      ids[i] = (i / kTopk + i % kTopk * 2) * 2 % 3;
+      weights[i] = 0.5f + 0.125f * static_cast<float>(i % 5);
     }
-    EXPECT_GT(size, 0);
-    EXPECT_LT(error, 1e-5 * size) << "act_block " << act_block;
+    ids[1] = ids[0];
+    for (const int rows : {1, 2, 8, 9}) {  // the GPU's blocks plan eight themselves
+      Array<bf16> y(rows * kWide), want(rows * kWide);
+      Step step;
+      step.run(0, rows);
+      ExpertsArgs args{.x = x.data(),
+                       .dim = kWide,
+                       .inter = kInter,
+                       .experts = list.data(),
+                       .expert_count = 3,
+                       .ids = ids.data(),
+                       .weights = weights.data(),
+                       .topk = kTopk,
+                       .shared = list[3],
+                       .limit = 10,
+                       .y = y.data()};
+      kernels->experts(step.rows(), args);
+      args.y = want.data();
+      make_reference_kernels()->experts(step.rows(), args);
+      double error = 0, size = 0;
+      for (int i = 0; i < rows * kWide; ++i) {
+        const double a = bf16_to_float(y[i]), b = bf16_to_float(want[i]);
+        error += (a - b) * (a - b), size += b * b;
+      }
+      EXPECT_GT(size, 0);
+      EXPECT_LT(error, 1e-5 * size) << rows << " rows, act_block " << act_block;
+    }
   }
 }
 

@@ -8,6 +8,8 @@
 //   down      y[pair] = round(w2 a)
 //   sum       y[row], slots in order, the shared expert last
 //
+// With few rows there are fewer launches: up and down make the tiles, and down quantises (experts_few.h).
+//
 // Every column of a product is computed for itself, in an order that the matrix's shape fixes: which tile a pair is in,
 // and where, changes no bit.
 #pragma once
@@ -47,8 +49,9 @@ struct Activations {
 };
 Activations take_activations(const Stage& stage, int count, int width, int block);
 
-// Fills `to` from x [count, to.width].
-void quantise(const ExpertsCall& call, const bf16* x, int count, const Activations& to);
+// Fills `to` from x [count, to.width]. With `waited` the kernel behind it does not start before what the kernel ahead
+// of it made is there.
+void quantise(const ExpertsCall& call, const bf16* x, int count, const Activations& to, bool waited);
 
 // Tiles of all pairs, and how many there are, at most max_tiles. Shared ones first.
 template <int kWidth>

@@ -1,6 +1,6 @@
 // Activations to quantised ones, pairs to tiles (see experts.h).
-#include "cuda/linear/decode.h"
 #include "cuda/moe/experts.h"
+#include "cuda/moe/experts_quantise.h"
 
 namespace onelane::cuda::moe {
 namespace {
@@ -19,25 +19,16 @@ __device__ __forceinline__ void quantise_part(const QuantiseArgs& args, int part
   const int lane = threadIdx.x % 32;
   const int parts = args.to.width / 128;
   if (part / parts >= args.count) return;
-  const int64_t at = static_cast<int64_t>(part) * 128 + 4 * lane;
-  const uint2 four = *reinterpret_cast<const uint2*>(args.x + at);
-  const float2 low = unpack_bf16(four.x), high = unpack_bf16(four.y);
-  const float v[4] = {low.x, low.y, high.x, high.y};
-  const uint32_t scale = fp8_scale(args.to.block == 128 ? block_amax<32>(v) : block_amax<8>(v));
-  uint32_t pairs[2];
-  e4m3_to_f16(
-      fp8_code(v[0], scale) | fp8_code(v[2], scale) << 8 | fp8_code(v[1], scale) << 16 | fp8_code(v[3], scale) << 24,
-      pairs);
-  // The even lane of two has the first half of eight values, and takes 0 2 4 6, the odd one 1 3 5 7.
-  const bool even = lane % 2 == 0;
-  const uint32_t other = __shfl_xor_sync(0xffffffff, even ? pairs[1] : pairs[0], 1);
-  *reinterpret_cast<uint2*>(args.to.values + at) = even ? make_uint2(pairs[0], other) : make_uint2(other, pairs[1]);
-  if (4 * lane % args.to.block == 0) args.to.scales[at / args.to.block] = e8m0_to_float(scale);
+  const int64_t at = static_cast<int64_t>(part) * 128;
+  quantise_quad(*reinterpret_cast<const uint2*>(args.x + at + 4 * lane), args.to.block, args.to.values + at,
+                args.to.scales + at / args.to.block);
 }
 
+template <bool kWaited>
 __global__ void __launch_bounds__(kThreads) quantise_rows(QuantiseArgs args) {
+  if (!kWaited) ptx::let_next_kernel_start();
   ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();
+  if (kWaited) ptx::let_next_kernel_start();
   quantise_part(args, static_cast<int>(blockIdx.x) * kWarps + threadIdx.x / 32);
 }
 
@@ -128,9 +119,9 @@ Activations take_activations(const Stage& stage, int count, int width, int block
   return {stage.workspace->take<uint16_t>(values), stage.workspace->take<float>(values / block), width, block};
 }
 
-void quantise(const ExpertsCall& call, const bf16* x, int count, const Activations& to) {
-  launch(*call.stage, "quantise_rows", quantise_rows, dim3(blocks_for(to, count)), dim3(kThreads), 0,
-         QuantiseArgs{x, count, to});
+void quantise(const ExpertsCall& call, const bf16* x, int count, const Activations& to, bool waited) {
+  launch(*call.stage, "quantise_rows", waited ? quantise_rows<true> : quantise_rows<false>, dim3(blocks_for(to, count)),
+         dim3(kThreads), 0, QuantiseArgs{x, count, to});
 }
 
 template <int kWidth>

@@ -1,14 +1,14 @@
 // The experts' products: weights are read once, whatever the number of columns (see experts.h, experts_units.h,
-// experts_weights.h).
+// experts_copy.h, experts_weights.h, and for few rows experts_few.h).
 //
 // Blocks stay, and have a stretch of units each. Each of a block's eight warps has a segment of k, which the shape
 // fixes, and a ring of its own, so that it waits for nothing but its own copies; they run ahead into the next unit
 // while sums of the last one meet in shared memory, in ascending order.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
-#include "cuda/moe/experts_weights.h"
-#include "cuda/ptx/cluster.h"
+#include "cuda/moe/experts_copy.h"
 
 namespace onelane::cuda::moe {
 namespace {
@@ -16,31 +16,9 @@ namespace {
 constexpr int kWarps = kSegments;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kTilesAtHand = 49;  // copied to shared memory if there are no more
+static_assert(kTilesAtHand >= 1 + kFewPairs);
 template <int kGroups>
 constexpr int kBlocksAtOnce = kGroups == 1 ? 2 : 1;  // of a multiprocessor
-
-template <int kWidth>
-struct ProductArgs {
-  const Tile<kWidth>* tiles;
-  const int32_t* tile_count;
-  Activations x;
-  Layout routed, shared;
-  ExpertPointers shared_expert;
-  int units_per_tile;
-  int shared_tiles;
-  int routed_pairs;
-  uint64_t row_magic;  // pair / topk = pair * row_magic >> 32
-  // up: of a pair
-  const float* weights;
-  float limit;
-  bf16* out;  // [pairs, out_width]
-  int out_width;
-};
-
-template <class Tile, class Args>
-__device__ __forceinline__ const Layout& layout_of(const Args& args, const Tile& tile) {
-  return tile.shared != 0 ? args.shared : args.routed;
-}
 
 template <int kPending>
 __device__ __forceinline__ void wait_for_copies() {
@@ -55,105 +33,6 @@ __device__ __forceinline__ int row_of(const ProductArgs<kWidth>& args, int pair)
                                   : pair - args.routed_pairs;
 }
 
-// The two times 16 rows of a unit, from the same matrix or from two.
-struct Rows {
-  const std::byte* data[2];  // at the first row
-  const uint8_t* scale[2];   // at the first row's
-};
-template <bool kDown>
-inline constexpr int kUnitRows = kDown ? 2 * kTileRows : kTileRows;  // of a matrix
-template <bool kDown, int kWidth>
-__device__ __forceinline__ Rows rows_of(const ProductArgs<kWidth>& args, const Tile<kWidth>& tile, int part) {
-  const Layout& layout = layout_of(args, tile);
-  const ExpertPointers& expert = tile.expert;
-  const int first = part * kUnitRows<kDown>, second = first + (kDown ? kTileRows : 0);
-  const auto row = [&](const std::byte* data, int at) { return data + static_cast<int64_t>(at) * layout.row_bytes; };
-  const auto scales = [&](const uint8_t* scale, int at) {
-    return scale + static_cast<int64_t>(at >> layout.row_shift) * layout.scale_row;
-  };
-  return {{row(kDown ? expert.w2 : expert.w1, first), row(kDown ? expert.w2 : expert.w3, second)},
-          {scales(kDown ? expert.w2_scale : expert.w1_scale, first),
-           scales(kDown ? expert.w2_scale : expert.w3_scale, second)}};
-}
-
-// The copying end of a warp's ring.
-template <bool kDown, int kWidth, int kSlots>
-class Copier {
- public:
-  __device__ __forceinline__ Copier(const ProductArgs<kWidth>& args, const Tile<kWidth>* tiles, const Walk& walk,
-                                    uint32_t ring)
-      : args_(args),
-        tiles_(tiles),
-        ring_(ring + piece_place(threadIdx.x % 32 / 4, threadIdx.x % 4)),
-        to_(ring_),
-        scale_place_(kWeightBytes - (ring_ - ring) + threadIdx.x % 32 * 4),
-        walk_(walk) {
-    enter();
-#pragma unroll 1
-    for (int i = 0; i < kSlots - 1; ++i) copy_next();
-  }
-
-  // For all lanes, which are done with what the slot had.
-  __device__ __forceinline__ void copy_next() {
-    if (left_ > 0) {
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        ptx::copy_async<16>(to_ + m * 1024, weights_[m]);
-        ptx::copy_async<16>(to_ + m * 1024 + 512, weights_[m] + half_);
-        weights_[m] += kStageBytes;
-      }
-      if (fp4_) {
-        ptx::copy_async<4>(to_ + scale_place_, scale_);
-        scale_ += 4;
-      }
-      if (--left_ == 0) next_unit();
-    }
-    ptx::copies_commit();
-    to_ += kSlotBytes;
-    if (to_ >= ring_ + kSlots * kSlotBytes) to_ = ring_;
-  }
-
- private:
-  __device__ __forceinline__ void next_unit() {
-    if (walk_.next(args_) && fp4_ && walk_.left > 0) {
-      const Layout& layout = layout_of(args_, tiles_[walk_.tile]);
-#pragma unroll
-      for (int m = 0; m < 2; ++m) weights_[m] += kUnitRows<kDown> * layout.row_bytes - stages_ * kStageBytes;
-      scale_ += kUnitRows<kDown> * layout.scale_row - stages_ * 4;
-      left_ = stages_;
-    } else {
-      enter();
-    }
-  }
-  __device__ __forceinline__ void enter() {
-    if (walk_.left <= 0) return;
-    const Tile<kWidth>& tile = tiles_[walk_.tile];
-    const Layout& layout = layout_of(args_, tile);
-    const Segment segment(layout, threadIdx.x / 32);
-    const Rows rows = rows_of<kDown>(args_, tile, walk_.part);
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    left_ = stages_ = segment.count;  // none: as in every other unit
-    fp4_ = layout.fp4;
-    half_ = 8 * layout.row_bytes;
-#pragma unroll
-    for (int m = 0; m < 2; ++m) {
-      weights_[m] = rows.data[m] + static_cast<int64_t>(g) * layout.row_bytes + (segment.first * kStageBytes + 16 * t);
-    }
-    const int row = threadIdx.x % 32;
-    scale_ = (row < kTileRows ? rows.scale[0] : rows.scale[1]) + row % kTileRows * layout.scale_row + 4 * segment.first;
-  }
-
-  const ProductArgs<kWidth>& args_;
-  const Tile<kWidth>* tiles_;
-  uint32_t ring_, to_, scale_place_;
-  Walk walk_;
-  int left_ = 0, stages_ = 0;  // of the unit: to be copied, all
-  bool fp4_ = false;
-  uint32_t half_ = 0;  // bytes of 8 rows
-  const std::byte* weights_[2] = {};
-  const uint8_t* scale_ = nullptr;
-};
-
 template <int kGroups>
 constexpr int kSumFloats = kWarps * 2 * kGroups * 128;
 
@@ -164,6 +43,11 @@ constexpr int kSumBytes = kSumPlaces<kGroups> * kSumFloats<kGroups> * sizeof(flo
 // Tiles at hand; the ring that follows is aligned to 64.
 template <int kGroups>
 constexpr int kTileBytes = kGroups == 1 ? (kTilesAtHand * sizeof(Tile<8>) + 63) / 64 * 64 : 0;
+
+// All, but for activations: sums, tiles, rings, scales as floats, of units.
+template <int kGroups, int kSlots, int kStages>
+constexpr int kMemory = kSumBytes<kGroups> + kTileBytes<kGroups> +
+                        kWarps * (kSlots * kSlotBytes<kStages> + kFloatScaleBytes + 2 * kUnitScaleBytes<kStages>);
 
 template <int kGroups>
 __device__ __forceinline__ float add_segments(const float* sums, int m, int row, int column) {
@@ -198,12 +82,13 @@ __device__ __forceinline__ void prefetch_range(const std::byte* data, int64_t by
   for (int64_t at = thread * 128; at < bytes; at += threads * 128) ptx::prefetch(data + at);
 }
 
-// kActBlock: values that share a scale of the activations.
-template <bool kDown, int kGroups, int kSlots, int kActBlock>
+// kActBlock: values that share a scale of the activations. kFew: tiles are made here, and the second product quantises
+// the activations.
+template <bool kDown, int kGroups, int kSlots, int kActBlock, bool kFew, int kStages>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
     multiply_experts(const __grid_constant__ ProductArgs<8 * kGroups> args) {
   using ThisTile = Tile<8 * kGroups>;
-  constexpr bool kEach = kActBlock == 32;
+  constexpr bool kEach = kActBlock == 32, kOwn = kDown && kFew;
   extern __shared__ __align__(128) std::byte memory[];
   float* sums = reinterpret_cast<float*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -213,14 +98,24 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
     const int64_t bytes = static_cast<int64_t>(args.out_width) * args.shared.row_bytes;
     prefetch_range(args.shared_expert.w1, bytes, thread, threads);
     prefetch_range(args.shared_expert.w3, bytes, thread, threads);
+  }
+  if constexpr (!kDown && !kFew) {
     ptx::wait_for_previous_kernel();
     ptx::let_next_kernel_start();
   }
-  // The second product's tiles are there before the wait: it could not start before the kernel ahead, which quantises,
-  // had seen the end of all that came earlier. Of `args.x` that is not so.
-  const int tile_count = __ldcg(args.tile_count);
+  // The second product's tiles, or with few rows what both products' are made from, are there before the wait: a
+  // product could not start before the kernel ahead of it, or the one before that, had seen the end of what made them.
+  // Of `args.x` that is not so.
+  int tile_count;
   const ThisTile* tiles = args.tiles;
-  if constexpr (kGroups == 1) {
+  if constexpr (kFew) {
+    ThisTile* own = reinterpret_cast<ThisTile*>(memory + kSumBytes<kGroups>);
+    tile_count = make_few_tiles(args.few, args.shared_expert, own, reinterpret_cast<int32_t*>(sums));
+    tiles = own;
+  } else {
+    tile_count = __ldcg(args.tile_count);
+  }
+  if constexpr (kGroups == 1 && !kFew) {
     if (tile_count <= kTilesAtHand) {
       uint2* to = reinterpret_cast<uint2*>(memory + kSumBytes<kGroups>);
       const uint2* from = reinterpret_cast<const uint2*>(args.tiles);
@@ -230,18 +125,24 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
       __syncthreads();
     }
   }
-  const uint32_t ring =
-      ptx::shared_address(memory) + kSumBytes<kGroups> + kTileBytes<kGroups> + warp * kSlots * kSlotBytes;
+  static_assert(kMemory<kGroups, kSlots, kStages> % 16 == 0, "where activations follow");
+  constexpr int kSlot = kSlotBytes<kStages>;
+  const uint32_t rings = ptx::shared_address(memory) + kSumBytes<kGroups> + kTileBytes<kGroups>;
+  const uint32_t ring = rings + warp * kSlots * kSlot;
+  const uint32_t float_scales = rings + kWarps * kSlots * kSlot;
+  const uint32_t unit_scales = float_scales + kWarps * kFloatScaleBytes + warp * 2 * kUnitScaleBytes<kStages>;
   Walk walk(args, tile_count);
-  Copier<kDown, 8 * kGroups, kSlots> copier(args, tiles, walk, ring);
-  if constexpr (kDown) {
+  Copier<kDown, 8 * kGroups, kSlots, kStages> copier(args, tiles, walk, ring, unit_scales);
+  if constexpr (kDown || kFew) {
     ptx::wait_for_previous_kernel();
     ptx::let_next_kernel_start();
   }
 
-  uint32_t slot = ring;
-  const LanePlaces at(ptx::shared_address(memory) + kSumBytes<kGroups> + kTileBytes<kGroups> +
-                      kWarps * kSlots * kSlotBytes + warp * kFloatScaleBytes);
+  uint32_t slot = ring, last_slot = ring + (kSlots - 1) * kSlot;
+  const LanePlaces at(float_scales + warp * kFloatScaleBytes);
+  uint32_t scales = unit_scales + lane * 4 * kStages;
+  OwnActivations<kActBlock> own_x(memory + kMemory<kGroups, kSlots, kStages>, args.x.width, args.few.rows);
+  const Activations& activations = kOwn ? own_x.all : args.x;
   int of_tile = -1, live = 0;
   Segment segment;
   // Of the lane in args.x, at the segment: values of its column of each group, scales of its two columns.
@@ -254,36 +155,51 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
       live = (tile.count + 7) / 8;
       segment = Segment(layout, warp);
       const int first = segment.first * kStageBytes * (layout.fp4 ? 2 : 1);
+      if constexpr (kOwn) own_x.quantise(args.plain_x, tile, first, segment.count / (layout.fp4 ? 1 : 2));
       // Columns that are not there take part as the last one.
       const auto row = [&](int column) {
-        return row_of<kDown>(args, tile.pairs[min(column, tile.count - 1)]) * args.x.width + first;
+        const int last = min(column, tile.count - 1);
+        return kOwn ? last : row_of<kDown>(args, tile.pairs[last]);
       };
+      const int stride = kOwn ? own_stride(args.x.width) : args.x.width;
 #pragma unroll
       for (int n = 0; n < kGroups; ++n) {
-        x[n] = row(8 * n + lane / 4) + lane % 4 * 8;
+        x[n] = row(8 * n + lane / 4) * stride + first + lane % 4 * 8;
 #pragma unroll
-        for (int i = 0; i < 2; ++i) x_scales[n][i] = row(8 * n + lane % 4 * 2 + i) / kActBlock;
+        for (int i = 0; i < 2; ++i) {
+          x_scales[n][i] = (row(8 * n + lane % 4 * 2 + i) * args.x.width + first) / kActBlock;
+        }
       }
     }
     Totals<kGroups> totals = {};
     // `load` is called before the wait for the stage's copies, and what it returns goes to `add`.
-    const auto stages = [&](const auto& load, const auto& add) {
-#pragma unroll 1
-      for (int stage = 0; stage < segment.count; ++stage) {
-        const auto loaded = load(stage);
-        __syncwarp();
-        copier.copy_next();
-        wait_for_copies<kSlots - 1>();
-        __syncwarp();
-        add(loaded);
-        slot += kSlotBytes;
-        if (slot == ring + kSlots * kSlotBytes) slot = ring;
-      }
+    const auto do_stage = [&](const auto& load, const auto& copy, const auto& add) {
+      const auto loaded = load();
+      __syncwarp();
+      copy();
+      wait_for_copies<kSlots - 1>();
+      __syncwarp();
+      add(loaded);
+      last_slot = slot;
+      slot += kSlot;
+      if (slot == ring + kSlots * kSlot) slot = ring;
+    };
+    const auto do_fp4 = [&](int stage, const auto& copy) {
+      using X = StageActivations<kGroups, 4, kEach>;
+      const uint32_t own_scales = kScalesByUnit<kStages> ? scales + 4 * stage : slot + kWeightBytes + lane * 4;
+      do_stage([&] { return X(activations, x, x_scales, stage, live); }, copy,
+               [&](const X& own) { add_fp4<kGroups, kEach>(totals, slot, own_scales, at, own, live); });
     };
     if (layout.fp4) {
-      using X = StageActivations<kGroups, 4, kEach>;
-      stages([&](int stage) { return X(args.x, x, x_scales, stage, live); },
-             [&](const X& own) { add_fp4<kGroups, kEach>(totals, slot, at, own, live); });
+      if constexpr (kStages > 0) {
+        const auto all = [&]<int... kStage>(std::integer_sequence<int, kStage...>) {
+          (do_fp4(kStage, [&] { copier.template copy_known<kStage + kSlots - 1>(last_slot); }), ...);
+        };
+        all(std::make_integer_sequence<int, kStages>());
+      } else {
+#pragma unroll 1
+        for (int stage = 0; stage < segment.count; ++stage) do_fp4(stage, [&] { copier.copy_next(last_slot); });
+      }
     } else {
       using X = StageActivations<kGroups, 2, kEach>;
       struct Loaded {
@@ -291,13 +207,18 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
         X x;
       };
       const Rows rows = rows_of<kDown>(args, tile, walk.part);
-      stages(
-          [&](int stage) {
-            return Loaded{Fp8Scales(rows.scale, (segment.first + stage) * kStageBytes, layout.block_shift),
-                          X(args.x, x, x_scales, stage, live)};
-          },
-          [&](const Loaded& own) { add_fp8<kGroups, kEach>(totals, slot, at, own.scales, own.x, live); });
+#pragma unroll 1
+      for (int stage = 0; stage < segment.count; ++stage) {
+        do_stage(
+            [&] {
+              return Loaded{Fp8Scales(rows.scale, (segment.first + stage) * kStageBytes, layout.block_shift),
+                            X(activations, x, x_scales, stage, live)};
+            },
+            [&] { copier.copy_next(last_slot); },
+            [&](const Loaded& own) { add_fp8<kGroups, kEach>(totals, slot, at, own.scales, own.x, live); });
+      }
     }
+    scales = 2 * (unit_scales + lane * 4 * kStages) + kUnitScaleBytes<kStages> - scales;
     const float unit = layout.fp4 ? kE2m1AsE4m3 : 1.0f;
     // With two places for sums the barrier below is enough: nobody passes that of the next unit before all have read
     // those of this one.
@@ -322,43 +243,66 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
 
 bool aligned(const void* p, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
 
+// Of all matrices that the product has.
+template <bool kDown>
+bool scales_aligned(const ExpertsArgs& args, uintptr_t bytes) {
+  return std::all_of(args.experts, args.experts + args.expert_count, [&](const ExpertWeights& e) {
+    return kDown ? aligned(e.w2.scale, bytes) : aligned(e.w1.scale, bytes) && aligned(e.w3.scale, bytes);
+  });
+}
+
 struct Operands {
   Activations x;
+  const bf16* plain_x;
   bf16* out;
 };
 
-template <bool kDown, int kGroups, int kSlots>
+template <bool kDown, int kGroups, int kSlots, bool kFew>
 void multiply(const ExpertsCall& call, ProductArgs<8 * kGroups> args, const Operands& operands) {
   const ExpertsArgs& a = *call.args;
   args.x = operands.x;
+  args.plain_x = operands.plain_x;
   args.routed = matrix_layout(kDown ? a.experts[0].w2 : a.experts[0].w1);
   args.shared = matrix_layout(kDown ? a.shared.w2 : a.shared.w1);
   args.out = operands.out;
   args.out_width = kDown ? a.dim : a.inter;
   args.units_per_tile = args.out_width / (kDown ? 2 * kTileRows : kTileRows);
-  constexpr size_t kBytes =
-      kSumBytes<kGroups> + kTileBytes<kGroups> + kWarps * (kSlots * kSlotBytes + kFloatScaleBytes);
   const int64_t most = static_cast<int64_t>(max_tiles<8 * kGroups>(call)) * args.units_per_tile;
   const int blocks = call.stage->processors * kBlocksAtOnce<kGroups>;
   const auto grid = static_cast<unsigned>(std::min<int64_t>(most, blocks));
-  const auto kernel = operands.x.block == 32 ? multiply_experts<kDown, kGroups, kSlots, 32>
-                                             : multiply_experts<kDown, kGroups, kSlots, 128>;
-  launch(*call.stage, kDown ? "multiply_experts down" : "multiply_experts up", kernel, dim3(grid), dim3(kThreads),
-         kBytes, args);
+  const auto start = [&]<int kActBlock, int kStages>() {
+    const int own = kDown && kFew ? own_bytes(kActBlock, args.x.width, call.rows()) : 0;
+    launch(*call.stage, kDown ? "multiply_experts down" : "multiply_experts up",
+           multiply_experts<kDown, kGroups, kSlots, kActBlock, kFew, kStages>, dim3(grid), dim3(kThreads),
+           kMemory<kGroups, kSlots, kStages> + own, args);
+  };
+  // Published shapes: 4096 and 2048 with blocks of 128, 5120 with 32.
+  const auto known = [&](int stages) {
+    return args.routed.fp4 && !args.shared.fp4 && args.routed.row_bytes == kSegments * stages * kStageBytes;
+  };
+  if constexpr (kGroups == 1 && kSlots == 3) {
+    if (args.x.block == 128 && known(kDown ? 2 : 4) && scales_aligned<kDown>(a, kDown ? 8 : 16)) {
+      return start.template operator()<128, kDown ? 2 : 4>();
+    }
+    if (!kDown && args.x.block == 32 && known(5)) return start.template operator()<32, 5>();
+  }
+  args.x.block == 128 ? start.template operator()<128, 0>() : start.template operator()<32, 0>();
 }
 
-template <int kGroups, int kSlots>
+template <int kGroups, int kSlots, bool kFew = false>
 void stream(const ExpertsCall& call, bf16* y) {
   const Stage& stage = *call.stage;
   const ExpertsArgs& a = *call.args;
-  auto* tiles = stage.workspace->take<Tile<8 * kGroups>>(max_tiles<8 * kGroups>(call));
-  auto* tile_count = stage.workspace->take<int32_t>(1);
+  auto* tiles = kFew ? nullptr : stage.workspace->take<Tile<8 * kGroups>>(max_tiles<8 * kGroups>(call));
+  auto* tile_count = kFew ? nullptr : stage.workspace->take<int32_t>(1);
   auto* hidden = stage.workspace->take<bf16>(static_cast<size_t>(call.pairs()) * a.inter);
   const int block = a.shared.w1.act_block;
   const Activations x = take_activations(stage, call.rows(), a.dim, block);
-  const Activations middle = take_activations(stage, call.pairs(), a.inter, block);
+  const Activations middle =
+      kFew ? Activations{.width = a.inter, .block = block} : take_activations(stage, call.pairs(), a.inter, block);
 
   ProductArgs<8 * kGroups> args = {};
+  args.few = {a.ids, call.experts, call.routed_pairs(), call.rows()};
   args.tiles = tiles;
   args.tile_count = tile_count;
   args.shared_expert = pointers_of(a.shared);
@@ -367,10 +311,22 @@ void stream(const ExpertsCall& call, bf16* y) {
   args.routed_pairs = call.routed_pairs();
   args.weights = a.weights;
   args.limit = a.limit;
-  prepare(call, x, tiles, tile_count);
-  multiply<false, kGroups, kSlots>(call, args, {x, hidden});
-  quantise(call, hidden, call.pairs(), middle);
-  multiply<true, kGroups, kSlots>(call, args, {middle, y});
+  if constexpr (kFew) {
+    quantise(call, a.x, call.rows(), x, true);
+  } else {
+    prepare(call, x, tiles, tile_count);
+  }
+  multiply<false, kGroups, kSlots, kFew>(call, args, {x, nullptr, hidden});
+  if constexpr (!kFew) quantise(call, hidden, call.pairs(), middle, false);
+  multiply<true, kGroups, kSlots, kFew>(call, args, {middle, hidden, y});
+}
+
+// Whether blocks make their own tiles, and a multiprocessor has room for two that keep a tile's activations as well.
+bool fits_few(const ExpertsCall& call) {
+  constexpr int kRoom = 36 * 1024;
+  const ExpertsArgs& args = *call.args;
+  return call.rows() <= kFewRows && call.routed_pairs() <= kFewPairs &&
+         own_bytes(args.shared.w1.act_block, args.inter, call.rows()) <= kRoom;
 }
 
 bool can_stream(const ExpertWeights& expert, const ExpertWeights& like, int act_block) {
@@ -401,6 +357,8 @@ void stream_experts(const ExpertsCall& call, bf16* y) {
   const double rows_per_expert = static_cast<double>(call.routed_pairs()) / call.args->expert_count;
   if (!roomy) {
     stream<1, 2>(call, y);
+  } else if (arch >= 90 && fits_few(call)) {
+    stream<1, 3, true>(call, y);
   } else if (rows_per_expert <= 4) {
     stream<1, 3>(call, y);
   } else if (rows_per_expert <= 12 || arch == 80) {

@@ -12,9 +12,9 @@
 namespace onelane::cuda::moe {
 
 // A slot: two times 16 rows of 64 bytes, in pieces of 16 that trade places so that eight rows' are in different banks;
-// then of fp4 a word of scales for each row.
+// then of fp4 a word of scales for each row, unless those of a unit are elsewhere.
 inline constexpr int kWeightBytes = 2 * kTileRows * kStageBytes;
-inline constexpr int kSlotBytes = kWeightBytes + 2 * kTileRows * 4;
+inline constexpr int kScaleBytes = 2 * kTileRows * 4;
 // Scales of a stage of fp4 as floats, of each row four.
 inline constexpr int kFloatScaleBytes = 2 * kTileRows * 16;
 __device__ __forceinline__ uint32_t piece_place(uint32_t row, uint32_t piece) {
@@ -70,11 +70,11 @@ struct StageActivations {
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
       if (kGroups > 1 && n >= live) break;
-      values[n] = x.values + (of_values[n] + 32 * kBlocks * stage);
+      values[n] = x.values + of_values[n] + 32 * kBlocks * stage;
 #pragma unroll
       for (int i = 0; i < kScales; ++i) {
         const int at = kEach ? kBlocks * stage + i : kBlocks * stage / 4;
-        scale[n][0][i] = x.scales[of_scales[n][0] + at], scale[n][1][i] = x.scales[of_scales[n][1] + at];
+        scale[n][0][i] = (x.scales + of_scales[n][0])[at], scale[n][1][i] = (x.scales + of_scales[n][1])[at];
       }
     }
   }
@@ -119,12 +119,12 @@ __device__ __forceinline__ void load_fp8(uint32_t at, int b, uint32_t (&a)[2][4]
          {ptx::permute(low.x, low.y, 0x7531), ptx::permute(high.x, high.y, 0x7531)}, a);
 }
 
-// Adds the stage of fp4 in `slot`.
+// Adds the stage of fp4 in `slot`; `scales`: where the lane's word of them is.
 template <int kGroups, bool kEach>
-__device__ __forceinline__ void add_fp4(Totals<kGroups>& totals, uint32_t slot, const LanePlaces& at,
+__device__ __forceinline__ void add_fp4(Totals<kGroups>& totals, uint32_t slot, uint32_t scales, const LanePlaces& at,
                                         const StageActivations<kGroups, 4, kEach>& x, int live) {
   // Words of codes become floats, a row in each lane.
-  const uint32_t word = ptx::load_shared(slot + kWeightBytes + threadIdx.x % 32 * 4);
+  const uint32_t word = ptx::load_shared(scales);
   ptx::store_shared(at.own_scale, make_uint4(word << 23 & 0x7f800000u, word << 15 & 0x7f800000u,
                                              word << 7 & 0x7f800000u, word >> 1 & 0x7f800000u));
   __syncwarp();

@@ -60,6 +60,12 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
     asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes) : "memory");
   }
 }
+// 16 bytes, so many behind both addresses.
+template <int kTo, int kFrom>
+__device__ __forceinline__ void copy_async_at(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1 + %3], 16;" ::"r"(to), "l"(from), "n"(kTo), "n"(kFrom)
+               : "memory");
+}
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
