@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
-#include <map>
 #include <numbers>
 #include <numeric>
 
@@ -11,9 +10,9 @@
 
 #include "base/format.h"
 #include "base/mapped_file.h"
+#include "checkpoint/routing_trace.h"
 #include "engine/sampler.h"
 #include "kernels/forwarding_kernels.h"
-#include "model/routing.h"
 
 namespace onelane {
 namespace {
@@ -23,7 +22,7 @@ class CountingKernels final : public ForwardingKernels {
  public:
   using ForwardingKernels::ForwardingKernels;
 
-  const std::map<int, std::vector<int64_t>>& counts() const { return counts_; }
+  const RoutingTrace& counts() const { return counts_; }
 
   void begin(const StepRows& rows) override {
     layer_ = 0;
@@ -33,14 +32,14 @@ class CountingKernels final : public ForwardingKernels {
     inner_.route(rows, args);
     std::vector<int32_t> ids(static_cast<size_t>(rows.count) * static_cast<size_t>(args.topk));
     inner_.memory().copy(ids.data(), args.ids, ids.size() * sizeof(int32_t));
-    std::vector<int64_t>& counts = counts_[layer_++];
+    std::vector<double>& counts = counts_[layer_++];
     counts.resize(static_cast<size_t>(args.experts));
     for (const int32_t id : ids) ++counts[static_cast<size_t>(id)];
   }
 
  private:
   int layer_ = 0;
-  std::map<int, std::vector<int64_t>> counts_;
+  RoutingTrace counts_;
 };
 
 // Natural log-probability of every token of `ids`, each given BOS and the tokens before it in its window.
@@ -79,7 +78,7 @@ Result<void> print_score(const ScoreCommand& command) {
   Kernels& kernels = command.routing_out.empty() ? *runtime.kernels : counting;
   ONELANE_ASSIGN(const std::vector<double> scores, score(*runtime.model, kernels, ids, command.window));
   if (!command.routing_out.empty()) {
-    ONELANE_TRY(write_file(command.routing_out, Routing::trace_json(counting.counts())));
+    ONELANE_TRY(write_file(command.routing_out, routing_trace_json(counting.counts())));
   }
   const double total = std::accumulate(scores.begin(), scores.end(), 0.0);
   const double bits_per_byte = -total / std::numbers::ln2 / static_cast<double>(text.size());

@@ -5,18 +5,12 @@
 #include <cmath>
 #include <numeric>
 
-#include <nlohmann/json.hpp>
-
 #include "base/format.h"
 #include "base/mapped_file.h"
-#include "checkpoint/strict_json.h"
 
 namespace onelane {
 namespace {
 
-using nlohmann::json;
-
-constexpr std::string_view kFormat = "onelane-routing/1";
 constexpr std::string_view kZipf = "zipf:", kTrace = "trace:";
 constexpr double kMaxExponent = 4;
 constexpr double kMostPopular = 0.98;  // a share of 1 would need an infinite bias
@@ -26,29 +20,6 @@ Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::m
 
 // Quantile of a router score, sqrt(softplus(z)) of a standard normal z.
 double score_quantile(double p) { return std::sqrt(std::log1p(std::exp(normal_quantile(p)))); }
-
-Result<int> layer_number(const std::string& key) {
-  int layer = -1;
-  const char* end = key.data() + key.size();
-  const auto [rest, problem] = std::from_chars(key.data(), end, layer);
-  if (problem != std::errc() || rest != end || layer < 0) return invalid(format("layers: '{}' is no layer", key));
-  return layer;
-}
-
-Result<std::vector<double>> counts_of(const std::string& layer, const json& list) {
-  if (!list.is_array()) return invalid(format("layers: '{}' is not an array", layer));
-  std::vector<double> counts;
-  for (const json& count : list) {
-    if (!count.is_number() || count.get<double>() < 0) {
-      return invalid(format("layers: '{}' has a count that is no number from 0 on", layer));
-    }
-    counts.push_back(count.get<double>());
-  }
-  if (std::accumulate(counts.begin(), counts.end(), 0.0) <= 0) {
-    return invalid(format("layers: '{}' has no count above 0", layer));
-  }
-  return counts;
-}
 
 }  // namespace
 
@@ -64,35 +35,13 @@ Result<Routing> Routing::parse(const std::string& text) {
   if (text.starts_with(kTrace)) {
     const std::string path = text.substr(kTrace.size());
     ONELANE_ASSIGN(const std::string contents, read_file(path));
-    auto trace = parse_trace(contents);
+    auto trace = parse_routing_trace(contents);
     if (!trace) return invalid(path + ": " + trace.error().message);
-    return trace;
+    routing.counts_ = *std::move(trace);
+    return routing;
   }
   return invalid(
       format("routing '{}': it is 'uniform', 'zipf:S' with S from 0 to {}, or 'trace:FILE'", text, kMaxExponent));
-}
-
-Result<Routing> Routing::parse_trace(std::string_view text) {
-  ONELANE_ASSIGN(const json root, parse_strict_json(text));
-  if (!root.is_object() || !root.contains("format") || root["format"] != kFormat) {
-    return invalid(format("format is not \"{}\"", kFormat));
-  }
-  if (!root.contains("layers") || !root["layers"].is_object() || root["layers"].empty()) {
-    return invalid("layers is not an object with something in it");
-  }
-  Routing routing;
-  for (const auto& [key, list] : root["layers"].items()) {
-    ONELANE_ASSIGN(const int layer, layer_number(key));
-    ONELANE_ASSIGN(auto counts, counts_of(key, list));
-    routing.counts_.insert_or_assign(layer, std::move(counts));
-  }
-  return routing;
-}
-
-std::string Routing::trace_json(const std::map<int, std::vector<int64_t>>& counts) {
-  json layers = json::object();
-  for (const auto& [layer, of_experts] : counts) layers[format("{}", layer)] = of_experts;
-  return json{{"format", kFormat}, {"layers", layers}}.dump() + "\n";
 }
 
 Result<std::vector<double>> Routing::popularity(int layer, int experts, Random& random) const {

@@ -1,12 +1,12 @@
 // Routing: how often each expert of a synthetic model is to be picked.
 #pragma once
 
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "checkpoint/routing_trace.h"
 #include "model/synthetic_bytes.h"
 
 namespace onelane {
@@ -14,15 +14,9 @@ namespace onelane {
 class Routing {
  public:
   // "uniform"; "zipf:S", S from 0 to 4: popularity proportional to rank^-S, which expert has which rank is another draw
-  // in every layer; or "trace:F": the counts of a file (parse_trace). kInvalidArgument for anything else,
+  // in every layer; or "trace:F": the counts of a file (routing_trace.h). kInvalidArgument for anything else,
   // with the file's name where it is the file's fault.
   static Result<Routing> parse(const std::string& text);
-
-  // Counts as `onelane score --routing-out` writes them, JSON:
-  //   {"format": "onelane-routing/1", "layers": {"3": [times that each expert of layer 3 was picked, ...], ...}}
-  // Counts are not negative, and each layer has one that is not 0. The message says what is wrong, not with which file.
-  static Result<Routing> parse_trace(std::string_view json);
-  static std::string trace_json(const std::map<int, std::vector<int64_t>>& counts);
 
   // No expert is preferred.
   bool uniform() const { return exponent_ == 0 && counts_.empty(); }
@@ -34,7 +28,7 @@ class Routing {
 
  private:
   double exponent_ = 0;
-  std::map<int, std::vector<double>> counts_;
+  RoutingTrace counts_;
 };
 
 // Router biases with which expert e is among the `topk` picks of a row with probability
