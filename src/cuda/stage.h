@@ -5,7 +5,8 @@
 //   ptx::wait_for_previous_kernel() in every thread before it touches anything but weights, and before any return.
 // - For the same reason nothing but weights is read by non-coherent loads (__ldg, ptx::load_stream): they may give what
 //   lay there when the kernel started.
-// - What is launched depends on counts and shapes alone, never on positions, lengths or values, so that a captured graph
+// - What is launched depends on counts and shapes alone, never on positions, lengths or values, so that a captured
+// graph
 //   fits every step of its row count. Bounds that grow with a sequence are read on the device.
 // - The bits of a row's results depend on that row's inputs alone: not on the row count, the neighbours, or timing.
 //   Sums are taken in an order fixed by the shape; no floating-point atomics.
@@ -14,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <cuda_runtime.h>
@@ -85,27 +87,63 @@ struct Stage {
   const float* angles(const RopeFrequencies& rope) const;
 };
 
-// kernel<<<grid, block, shared_bytes>>>(args...) with programmatic dependent launch where the device has it.
+inline cudaLaunchAttribute cluster_of(int blocks) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  return attribute;
+}
+
+// Shared memory of a kernel's blocks: belongs to the kernel on the current device, not to a launch.
+template <class... Params>
+void allow_shared(const char* name, void (*kernel)(Params...), size_t bytes) {
+  if (bytes <= 48 * 1024) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), name);
+}
+
+// kernel<<<grid, block, shared_bytes>>>(args...) in clusters of so many blocks along x, with programmatic dependent
+// launch where the device has it.
 template <class... Params, class... Args>
-void launch(const Stage& stage, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
-            Args&&... args) {
-  if (shared_bytes > 48 * 1024) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
-          name);
-  }
+void launch_clusters(const Stage& stage, const char* name, void (*kernel)(Params...), int cluster, dim3 grid,
+                     dim3 block, size_t shared_bytes, Args&&... args) {
+  allow_shared(name, kernel, shared_bytes);
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stage.stream;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = stage.arch >= 90 && !stage.launches->apart ? 1 : 0;
+  cudaLaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
+  if (stage.arch >= 90 && !stage.launches->apart) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) attributes[config.numAttrs++] = cluster_of(cluster);
   stage.launches->apart = false;
   ++stage.launches->count;
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), name);
+}
+template <class... Params, class... Args>
+void launch(const Stage& stage, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+            Args&&... args) {
+  launch_clusters(stage, name, kernel, 1, grid, block, shared_bytes, std::forward<Args>(args)...);
+}
+
+// How many such clusters the current device has room for at once.
+template <class... Params>
+int clusters_at_once(const char* name, void (*kernel)(Params...), int cluster, dim3 block, size_t shared_bytes) {
+  allow_shared(name, kernel, shared_bytes);
+  cudaLaunchAttribute attribute = cluster_of(cluster);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(cluster));
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), name);
+  return clusters;
 }
 
 class RowAngles {

@@ -314,5 +314,55 @@ TEST_P(Invariance, RowsOfTheFeedForwardStagesAreIndependent) {
   }
 }
 
+// Products so wide that a device may share a row's values out among several blocks: whole rows of scale tiles and cut
+// ones, segments that end inside a block of activations, few outputs and many. A row alone, then among others, one of
+// which is broken.
+TEST_P(Invariance, RowsOfWideProductsAreIndependent) {
+  const auto reference = make_reference_kernels();
+  const std::vector<Weight> all = [] {
+    std::vector<Weight> weights;
+    weights.push_back(fp8_weight(48, 4096, 128, 128, random_values(1, 0.2f), [](int o, int k) { return (o + k) % 3; }));
+    weights.push_back(fp8_weight(40, 4224, 128, 128, random_values(2, 0.2f)));
+    weights.push_back(fp8_weight(40, 4352, 32, 128, random_values(3, 0.2f), [](int o, int k) { return (o + k) % 5; }));
+    weights.push_back(fp8_weight(24, 4128, 32, 32, random_values(4, 0.2f)));
+    weights.push_back(fp4_weight(24, 4160, 32, random_values(5, 0.5f)));
+    weights.push_back(bf16_weight(24, 4128, random_values(6, 0.2f)));
+    weights.push_back(fp8_weight(3200, 2176, 128, 128, random_values(7, 0.2f)));
+    return weights;
+  }();
+  for (const Weight& weight : all) {
+    const Matrix& matrix = weight.matrix;
+    const auto in = static_cast<size_t>(matrix.in), out = static_cast<size_t>(matrix.out);
+    const Array<bf16> norm = constant_bf16(out, 1);
+    const auto run = [&](Kernels& on, const std::vector<bf16>& input) {
+      const Array<bf16> taps(input);
+      Array<bf16> x(input.size() / in * out);
+      Step step;
+      step.run(0, static_cast<int>(input.size() / in));
+      on.main_input(step.rows(), {taps.data(), matrix, norm.data(), 1e-6f, x.data()});
+      return x.vector();
+    };
+    const auto row_of = [](const std::vector<bf16>& rows, int row, size_t width) {
+      const auto begin = rows.begin() + static_cast<std::ptrdiff_t>(row * width);
+      return std::vector<bf16>(begin, begin + static_cast<std::ptrdiff_t>(width));
+    };
+    for (const int count : {8, 13}) {
+      std::vector<bf16> input = Random(6).bf16s(static_cast<size_t>(count) * in).vector();
+      input[1 * in + 5] = float_to_bf16(NAN);
+      const std::vector<bf16> together = run(*kernels, input);
+      for (const int row : {0, 2, count - 1}) {
+        const std::vector<bf16> of_row = row_of(together, row, out);
+        EXPECT_EQ(of_row, run(*kernels, row_of(input, row, in))) << matrix.out << " x " << matrix.in << ", row " << row;
+      }
+      const std::vector<bf16> oracle = run(*reference, row_of(input, count - 1, in));
+      for (size_t i = 0; i < out; ++i) {
+        const float y = bf16_to_float(together[(count - 1) * out + i]);
+        ASSERT_NEAR(y, bf16_to_float(oracle[i]), 2e-2) << matrix.out << " x " << matrix.in << ", output " << i;
+      }
+      EXPECT_TRUE(std::isnan(bf16_to_float(together[out])));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace onelane

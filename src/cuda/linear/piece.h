@@ -34,7 +34,7 @@ struct Piece {
   int scale_stride;
   int segments;
   bool add;                 // to what is there
-  int first_block, blocks;  // of the launch
+  int first_block, blocks;  // of the launch; clusters where it is in clusters
 };
 
 // What one launch can hold.
@@ -65,6 +65,20 @@ inline int segments_of(int in) {
 __host__ __device__ inline int segment_begin(const Piece& piece, int unit, int s) {
   return piece.in / unit * s / piece.segments * (unit / kBlock);
 }
+
+// Values that a block prepares, `count` from block `begin` on: those of a segment, and those that are quantised with
+// them.
+struct Extent {
+  int begin, count;
+
+  __host__ __device__ static Extent of_row(const Piece& piece) { return {0, piece.in}; }
+  __host__ __device__ static Extent of_segment(const Piece& piece, int unit, int s) {
+    constexpr int kWhole = 128 / kBlock;  // blocks of 32 that any block of activations divides
+    const int begin = segment_begin(piece, unit, s) / kWhole * kWhole;
+    const int end = (segment_begin(piece, unit, s + 1) + kWhole - 1) / kWhole * kWhole * kBlock;
+    return {begin, (end < piece.in ? end : piece.in) - begin * kBlock};
+  }
+};
 
 // Gives every piece a block for each tile of `outs` outputs of `rows` rows; returns the blocks of the launch.
 inline int tile_blocks(Pieces& pieces, int outs, int rows) {

@@ -20,9 +20,10 @@ struct Walk {
   int first_tile, step, tiles;
   int begin, blocks;  // the segment
 
-  __device__ __forceinline__ Walk(const Piece& piece, int unit, int warp, int warps) : tiles(tiles_of(piece)) {
-    const int tiles_a_group = warps / piece.segments, segment = warp % piece.segments;
-    first_tile = (blockIdx.x - piece.first_block) * tiles_a_group + warp / piece.segments;
+  // `tile`: of the `tiles_a_group` that block (or cluster) `index` of the launch takes at a time.
+  __device__ __forceinline__ Walk(const Piece& piece, int unit, int index, int segment, int tile, int tiles_a_group)
+      : tiles(tiles_of(piece)) {
+    first_tile = (index - piece.first_block) * tiles_a_group + tile;
     step = piece.blocks * tiles_a_group;
     begin = segment_begin(piece, unit, segment);
     blocks = segment_begin(piece, unit, segment + 1) - begin;

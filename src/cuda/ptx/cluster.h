@@ -28,6 +28,12 @@ __device__ __forceinline__ void cluster_arrive() {
 }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
+// All threads of all blocks meet; what each wrote before, to any of the blocks, the others see.
+__device__ __forceinline__ void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  cluster_wait();
+}
+
 // The place of `address` (of this block's shared memory) in block `rank`.
 __device__ __forceinline__ uint32_t in_block(uint32_t address, int rank) {
   uint32_t out;
@@ -68,6 +74,10 @@ __device__ __forceinline__ void mbarrier_wait_in_block(uint32_t barrier, uint32_
       : "memory");
 }
 
+// A plain store into any block of the cluster; the address from in_block.
+__device__ __forceinline__ void store_in_block(uint32_t address, float v) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
 // Stores into any block of the cluster and counts the bytes on that block's barrier. Both addresses from in_block.
 __device__ __forceinline__ void store_async(uint32_t address, float2 v, uint32_t barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
