@@ -15,7 +15,6 @@
 namespace onelane::cuda {
 namespace {
 
-constexpr int kRing = 3;                 // lines of a warp
 constexpr int kSumStride = 20;           // floats between the rows of a warp's sums: no two lanes in one bank
 constexpr int kCluster = kMostSegments;  // blocks
 
@@ -93,6 +92,7 @@ __global__ void __launch_bounds__(32 * kWarps, 16 / kWarps) multiply_few(const _
   static_assert(kWarps % kMostSegments == 0);
   constexpr int kRows = 8 * kRowTiles, kSums = kRows * kSumStride;
   extern __shared__ __align__(kLine) uint8_t shared[];
+  constexpr int kRing = kWarps == 16 ? 2 : 3;  // lines of a warp: as many in flight with twice the warps
   static_assert(!kClustered || kWarps == kCluster);
   const int index = kClustered ? blockIdx.x / kCluster : blockIdx.x, rank = kClustered ? blockIdx.x % kCluster : 0;
   const Piece& piece = piece_of(pieces, index);
@@ -237,8 +237,12 @@ __global__ void __launch_bounds__(32 * kWarps, 16 / kWarps) multiply_few(const _
     first_before = before(place(threadIdx.x));
     return false;
   };
-  static_assert(kRing == 3);
-  while (!take(ring[0]) && !take(ring[1]) && !take(ring[2])) {
+  if constexpr (kRing == 2) {
+    while (!take(ring[0]) && !take(ring[1])) {
+    }
+  } else {
+    while (!take(ring[0]) && !take(ring[1]) && !take(ring[2])) {
+    }
   }
 }
 

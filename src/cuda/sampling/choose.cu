@@ -5,7 +5,8 @@ namespace onelane::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kParts = 16;  // blocks a row
+constexpr int kParts = 32;  // blocks a row
+constexpr int kAtOnce = 8;  // logits that a thread asks for at once
 
 // The better of two comes first in the order of values, then of ids. What is not finite is worse than nothing: it
 // spoils the row.
@@ -37,9 +38,16 @@ __global__ void __launch_bounds__(kThreads) choose_in_part(const float* logits, 
   ptx::let_next_kernel_start();
   const float* row = logits + static_cast<int64_t>(blockIdx.y) * vocab;
   Best best = {0, kNone};
-  for (int id = blockIdx.x * kThreads + threadIdx.x; id < vocab; id += kParts * kThreads) {
-    const float value = row[id];
-    best = better(best, {value, isfinite(value) ? id : -1});
+  constexpr int kStep = kParts * kThreads;
+  for (int first = blockIdx.x * kThreads + threadIdx.x; first < vocab; first += kAtOnce * kStep) {
+    float values[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) values[j] = first + j * kStep < vocab ? __ldcg(row + first + j * kStep) : 0.0f;
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int id = first + j * kStep;
+      if (id < vocab) best = better(best, {values[j], isfinite(values[j]) ? id : -1});
+    }
   }
   best = best_of_warp(best);
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = best;
