@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string_view>
 #include <system_error>
 
@@ -47,6 +48,13 @@ int read_program(dl_phdr_info* info, size_t, void* out) {
 }
 
 }  // namespace
+
+std::vector<std::string> program_arguments() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> arguments;
+  for (std::string word; std::getline(file, word, '\0');) arguments.push_back(word);
+  return arguments;
+}
 
 std::string program_path() {
   std::error_code failed;

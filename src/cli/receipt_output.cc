@@ -1,16 +1,14 @@
 #include "cli/receipt_output.h"
 
-#include <fstream>
-
 #include "base/mapped_file.h"
+#include "base/program.h"
 #include "lane/receipt_store.h"
 
 namespace onelane {
 
 std::string command_line(const std::string& secret) {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::string line, word;
-  while (std::getline(file, word, '\0')) {
+  std::string line;
+  for (std::string word : program_arguments()) {
     const size_t at = secret.empty() ? std::string::npos : word.find(secret);
     if (at != std::string::npos) word.replace(at, secret.size(), "***");
     line += (line.empty() ? "" : " ") + word;

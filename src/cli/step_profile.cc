@@ -69,18 +69,9 @@ Result<std::string> find_ncu() {
   return Error{ErrorCode::kNotFound, "--profile: no ncu (Nsight Compute) in PATH or in " + tried};
 }
 
-// The arguments of this process.
-Result<std::vector<std::string>> arguments() {
-  ONELANE_ASSIGN(const std::string text, read_file("/proc/self/cmdline"));
-  std::vector<std::string> words;
-  std::stringstream all(text);
-  for (std::string word; std::getline(all, word, '\0');) words.push_back(word);
-  return words;
-}
-
 Result<void> profile() {
   ONELANE_ASSIGN(const std::string ncu, find_ncu());
-  ONELANE_ASSIGN(const std::vector<std::string> words, arguments());
+  const std::vector<std::string> words = program_arguments();
   std::string metrics;
   for (const std::string& metric : profile_metrics()) {
     if (!metrics.empty()) metrics += ',';

@@ -13,5 +13,11 @@ TEST(Program, HasABuildIdInHexadecimal) {
   EXPECT_EQ(program_build_id(), id);
 }
 
+TEST(Program, KnowsHowItWasCalled) {
+  const std::vector<std::string> arguments = program_arguments();
+  ASSERT_FALSE(arguments.empty());
+  EXPECT_NE(arguments.front().find("base_test"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace onelane

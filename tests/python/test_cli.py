@@ -6,6 +6,7 @@ The binary is named by ONELANE_BIN.
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -123,6 +124,30 @@ def test_jsonl_names_the_line_that_is_wrong(tmp_path):
     assert done.returncode == 1
     assert f"{tasks}:3" in done.stderr
     assert len(done.stdout.splitlines()) == 1
+
+
+def test_profile_runs_itself_under_ncu(tmp_path):
+    ncu, seen = tmp_path / "ncu", tmp_path / "seen"
+    ncu.write_text(f"""#!/bin/sh
+printf '%s\\n' "$@" > {seen}
+while [ "$1" != --metrics ]; do shift; done
+echo '==PROF== Connected'
+echo "\\"ID\\",\\"Kernel Name\\",\\"$(echo "$2" | sed 's/,/","/g')\\""
+echo '"","","ns","%","%","%","%"'
+echo '"0","multiply_experts","2,000","90","40","10","70"'
+""")
+    ncu.chmod(0o755)
+    command = ["bench", "step", "-m", MINI, "--rows", 6, "--profile"]
+    environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    run = subprocess.run([BINARY, *map(str, command)], capture_output=True, text=True, env=environment)
+    assert run.returncode == 0, run.stderr
+    assert re.search(r"multiply_experts +1 +2\.0 +0\.90 +0\.40 +0\.10 +0\.70", run.stdout), run.stdout
+    assert seen.read_text().splitlines()[-6:] == ["step", "-m", str(MINI), "--rows", "6", "--profiled"]
+    ncu.write_text("#!/bin/sh\necho '==ERROR== no permission'\nexit 3\n")
+    run = subprocess.run([BINARY, *map(str, command)], capture_output=True, text=True, env=environment)
+    assert run.returncode == 1 and "no permission" in run.stderr
+    alone = subprocess.run([BINARY, "bench", "step", "-m", str(MINI), "--rows", "6", "--profiled"], capture_output=True, text=True)
+    assert alone.returncode == 0 and alone.stdout == ""
 
 
 def test_picks_of_a_text_drive_a_synthetic_model(tmp_path):

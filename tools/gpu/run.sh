@@ -126,6 +126,15 @@ if wants engine; then
   tests "engine" 300 engine/engine_test '*'
   tests "api" 300 api/api_test '*'
   unset ONELANE_TEST_BACKEND
+  sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
+  for model in mini-v41 mini-v4; do  # a step as it is, recorded, repeated
+    if [[ -z $sanitizer || ! -x $build/src/cli/onelane ]]; then
+      note "sanitizer $model" "not run" 0 "compute-sanitizer or onelane was not found"
+      continue
+    fi
+    step "sanitizer $model" 240 "$sanitizer" --tool memcheck --error-exitcode 9 --print-limit 20 \
+      "$build/src/cli/onelane" generate -m "$root/models/$model" --backend cuda -p "The river was" --max-tokens 24
+  done
   grep -hE "tokens differ|steady steps|steps ahead" "$out"/engine*.log || true
 fi
 if wants step; then

@@ -20,18 +20,33 @@ inline constexpr int kMostColumns = 112;  // of a tile
 // Those of a tile with `count` pairs.
 __host__ __device__ constexpr int whole_columns(int count) { return count <= 32 ? 32 : (count + 15) / 16 * 16; }
 
-struct ManyTile {
+struct alignas(16) ManyTile {
   ExpertPointers expert;
   int32_t shared;  // 0 or 1
   int32_t count;
   int32_t columns, first;  // of its columns
 };
 
-struct Column {
+struct alignas(16) Column {
   int32_t first, columns;  // of its tile
   int32_t pair;            // -1: left over
   float weight;            // of the pair
 };
+
+// Plans lie where those of the layers before lay, so they are read past the first-level cache.
+__device__ __forceinline__ Column load_column(const Column* column) {
+  const int4 v = __ldcg(reinterpret_cast<const int4*>(column));
+  return {v.x, v.y, v.z, __int_as_float(v.w)};
+}
+__device__ __forceinline__ ManyTile load_tile(const ManyTile* tile) {
+  static_assert(sizeof(ManyTile) % sizeof(uint4) == 0);
+  ManyTile loaded;
+#pragma unroll
+  for (size_t i = 0; i < sizeof(ManyTile) / sizeof(uint4); ++i) {
+    reinterpret_cast<uint4*>(&loaded)[i] = __ldcg(reinterpret_cast<const uint4*>(tile) + i);
+  }
+  return loaded;
+}
 
 // Of a tile, quad by quad: f16 values, in two panels of 64 of each column with the 128-byte swizzle of wgmma and in the
 // order that decoded weights have (experts_weights.h: even ones, then odd ones of a block's eights); then the scales,

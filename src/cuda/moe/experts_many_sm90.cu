@@ -77,7 +77,7 @@ __device__ __forceinline__ const Layout& layout_of(const ManyArgs& args, const M
 template <class Take>
 __device__ __forceinline__ void for_each_unit(const ManyArgs& args, const Take& take) {
   const int all = __ldcg(args.tile_count) * args.parts;
-  for (int i = blockIdx.x; i < all; i += gridDim.x) take(args.tiles[i / args.parts], i % args.parts);
+  for (int i = blockIdx.x; i < all; i += gridDim.x) take(load_tile(args.tiles + i / args.parts), i % args.parts);
 }
 
 // Row `row` of the unit. Of up, the 16 rows of a warp are eight of w1 and the same eight of w3, so that a gate and what
@@ -364,7 +364,7 @@ __device__ __forceinline__ void store_unit(const ManyArgs& args, const ManyTile&
         to[0] = float_to_bf16(of[i]);
         to[8] = float_to_bf16(of[2 + i]);
       } else {
-        to[0] = float_to_bf16(activation(of[i], of[2 + i], columns[column].weight, args.limit));
+        to[0] = float_to_bf16(activation(of[i], of[2 + i], __ldcg(&columns[column].weight), args.limit));
       }
     }
   }
@@ -372,7 +372,7 @@ __device__ __forceinline__ void store_unit(const ManyArgs& args, const ManyTile&
   constexpr int kLanes = kOuts / 8;  // that write a column
   const int64_t out = (part * kMultiplying + group) * kOuts + thread % kLanes * 8;
   for (int column = thread / kLanes; column < tile.count; column += kGroup / kLanes) {
-    const int row = kDown ? columns[column].pair : tile.first + column;
+    const int row = kDown ? __ldcg(&columns[column].pair) : tile.first + column;
     *reinterpret_cast<uint4*>(args.out + static_cast<int64_t>(row) * args.out_width + out) =
         *reinterpret_cast<const uint4*>(staging + column * kStride + thread % kLanes * 8);
   }
