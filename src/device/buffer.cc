@@ -1,5 +1,7 @@
 #include "device/buffer.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -13,6 +15,17 @@ namespace onelane {
 namespace {
 
 Memory* host_buffers = nullptr;
+
+// On both sides of a fenced buffer that is not on the host. Its own alignment stays.
+constexpr size_t kBorder = 256;
+constexpr int kBorderByte = 0xa5;
+
+void check_border(Memory& memory, const std::byte* border) {
+  std::array<std::byte, kBorder> bytes;
+  memory.copy(bytes.data(), border, kBorder);
+  ONELANE_CHECK(std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{kBorderByte}; }),
+                "something wrote beside a buffer of a device");
+}
 
 }  // namespace
 
@@ -33,6 +46,15 @@ Buffer::Buffer(size_t bytes, Memory& memory) : size_(bytes) {
     return;
   }
   memory_ = &memory;
+  if (!memory.on_host() && fences_on()) {
+    mapping_ = memory.allocate(bytes + 2 * kBorder);
+    ONELANE_CHECK(mapping_ != nullptr, "out of memory");
+    memory.fill(mapping_, kBorderByte, kBorder);
+    data_ = mapping_ + kBorder;
+    memory.fill(data_ + bytes, kBorderByte, kBorder);
+    poison();
+    return;
+  }
   data_ = memory.allocate(bytes);
   ONELANE_CHECK(data_ != nullptr, "out of memory");
   zero();
@@ -59,7 +81,11 @@ Buffer::Buffer(size_t bytes, bool fenced) : size_(bytes) {
 }
 
 Buffer::~Buffer() {
-  if (mapping_ != nullptr) {
+  if (mapping_ != nullptr && memory_ != nullptr) {
+    check_border(*memory_, mapping_);
+    check_border(*memory_, data_ + size_);
+    memory_->release(mapping_);
+  } else if (mapping_ != nullptr) {
     ::munmap(mapping_, mapping_size_);
   } else if (data_ != nullptr) {
     memory_->release(data_);

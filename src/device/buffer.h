@@ -27,7 +27,7 @@ class Buffer {
   // `bytes` may be 0. Contents: zeros, or 0xff when fenced; call zero() where zeros are meant. Dies (ONELANE_CHECK)
   // when the system has no memory left: sizes are planned and checked before anything is allocated.
   explicit Buffer(size_t bytes, bool fenced = fences_on());
-  // The same in `memory`, which must outlive it. Fences are the host's alone.
+  // The same in `memory`, which must outlive it. Off the host a fence is a border, and ~Buffer dies if it was written.
   Buffer(size_t bytes, Memory& memory);
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept { return swap(other), *this; }
@@ -59,8 +59,8 @@ class Buffer {
   void swap(Buffer& other);
   std::byte* data_ = nullptr;
   size_t size_ = 0;
-  Memory* memory_ = nullptr;      // null: fenced, or empty
-  std::byte* mapping_ = nullptr;  // fenced only
+  Memory* memory_ = nullptr;      // null: fenced on the host, or empty
+  std::byte* mapping_ = nullptr;  // fenced only: what data_ lies in
   size_t mapping_size_ = 0;
 };
 

@@ -125,7 +125,9 @@ if wants engine; then
   tests "cache" 300 cache/cache_test '*PrefixCacheHits*:*SlotState*'
   tests "engine" 300 engine/engine_test '*'
   tests "api" 300 api/api_test '*'
-  unset ONELANE_TEST_BACKEND
+  export ONELANE_FENCE=1
+  tests "engine, fenced" 600 engine/engine_test '*SameTokens*:*Ahead*'
+  unset ONELANE_FENCE ONELANE_TEST_BACKEND
   sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
   for model in mini-v41 mini-v4; do  # a step as it is, recorded, repeated
     if [[ -z $sanitizer || ! -x $build/src/cli/onelane ]]; then
