@@ -1,7 +1,6 @@
 // Routing traces: how often a real model picked each of its experts.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>

@@ -58,6 +58,17 @@ std::optional<double> number(std::string text) {
   return value;
 }
 
+// Both together, in `all`.
+void add(KernelCounters& all, const KernelCounters& more) {
+  const double share = more.us > 0 ? more.us / (all.us + more.us) : 0;  // of the time of both
+  all.calls += more.calls;
+  all.us += more.us;
+  for (const auto counter : {&KernelCounters::sm_active, &KernelCounters::issue_active, &KernelCounters::tensor_active,
+                             &KernelCounters::memory_read}) {
+    all.*counter += share * (more.*counter - all.*counter);
+  }
+}
+
 Result<std::string> find_ncu() {
   std::string tried = "/usr/local/cuda/bin";
   const char* path = std::getenv("PATH");
@@ -132,39 +143,23 @@ Result<std::vector<KernelCounters>> parse_profile(std::string_view text) {
       values.push_back(*value);
     }
     const std::string name = field(kName);
-    KernelCounters& kernel = by_name[name];
-    kernel.name = name;
-    const double us = values[0] / 1e3;
-    ++kernel.calls;
-    kernel.us += us;
-    kernel.sm_active += us * values[1];
-    kernel.issue_active += us * values[2];
-    kernel.tensor_active += us * values[3];
-    kernel.memory_read += us * values[4];
+    add(by_name.try_emplace(name, KernelCounters{.name = name}).first->second, {.calls = 1,
+                                                                                .us = values[0] / 1e3,
+                                                                                .sm_active = values[1] / 100,
+                                                                                .issue_active = values[2] / 100,
+                                                                                .tensor_active = values[3] / 100,
+                                                                                .memory_read = values[4] / 100});
   }
   if (by_name.empty()) return corrupt("no kernel was watched");
   std::vector<KernelCounters> kernels;
-  for (auto& [name, kernel] : by_name) {
-    for (double* share : {&kernel.sm_active, &kernel.issue_active, &kernel.tensor_active, &kernel.memory_read}) {
-      *share /= 100 * kernel.us;
-    }
-    kernels.push_back(kernel);
-  }
+  for (const auto& [name, kernel] : by_name) kernels.push_back(kernel);
   std::stable_sort(kernels.begin(), kernels.end(), [](const auto& a, const auto& b) { return a.us > b.us; });
   return kernels;
 }
 
 std::string profile_table(const std::vector<KernelCounters>& kernels) {
   KernelCounters all{.name = "all"};
-  for (const KernelCounters& kernel : kernels) {
-    all.calls += kernel.calls;
-    all.us += kernel.us;
-    all.sm_active += kernel.us * kernel.sm_active;
-    all.issue_active += kernel.us * kernel.issue_active;
-    all.tensor_active += kernel.us * kernel.tensor_active;
-    all.memory_read += kernel.us * kernel.memory_read;
-  }
-  for (double* share : {&all.sm_active, &all.issue_active, &all.tensor_active, &all.memory_read}) *share /= all.us;
+  for (const KernelCounters& kernel : kernels) add(all, kernel);
   std::string text = format("{:<28} {:>6} {:>11} {:>10} {:>8} {:>8} {:>12}\n", "kernel", "calls", "us alone",
                             "SM active", "issuing", "tensor", "memory read");
   const auto line = [&](const KernelCounters& kernel) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -20,9 +19,8 @@ class Routing {
 
   // No expert is preferred.
   bool uniform() const { return exponent_ == 0 && counts_.empty(); }
-  // How popular the experts of a layer are among each other. A trace knows layers of the backbone alone: to a draft
-  // stage
-  // (`layer` -1) it says nothing, and all of its experts are alike. kInvalidArgument where a trace lacks the layer, or
+  // How popular the experts of a layer are among each other. A trace knows layers of the backbone alone: of a draft
+  // stage (`layer` -1) it says nothing, and all experts are alike. kInvalidArgument where a trace lacks the layer, or
   // has another number of experts.
   Result<std::vector<double>> popularity(int layer, int experts, Random& random) const;
 

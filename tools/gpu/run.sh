@@ -63,6 +63,8 @@ if wants check || wants replay || wants plants || wants sanitizers || wants benc
 fi
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw --format=csv >"$out/gpu.csv" 2>&1 || true
 
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
+
 if wants check; then step check 300 "$bin/attention_check" $quick; fi
 if wants torch; then
   fits='import pytest, torch; raise SystemExit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10))'
@@ -86,7 +88,6 @@ if wants plants; then
   fault unzeroed-counter 'its counter was not zero'
 fi
 if wants sanitizers; then
-  sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
   for tool in memcheck racecheck initcheck synccheck; do
     if [[ -z $sanitizer ]]; then
       note "sanitizer $tool" "not run" 0 "compute-sanitizer was not found"
@@ -128,7 +129,6 @@ if wants engine; then
   export ONELANE_FENCE=1
   tests "engine, fenced" 600 engine/engine_test '*SameTokens*:*Ahead*'
   unset ONELANE_FENCE ONELANE_TEST_BACKEND
-  sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
   for model in mini-v41 mini-v4; do  # a step as it is, recorded, repeated
     if [[ -z $sanitizer || ! -x $build/src/cli/onelane ]]; then
       note "sanitizer $model" "not run" 0 "compute-sanitizer or onelane was not found"
