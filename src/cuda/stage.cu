@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "cuda/stage.h"
+#include "device/buffer.h"
 
 namespace onelane::cuda {
 namespace {
@@ -56,6 +57,8 @@ std::byte* Workspace::take_bytes(size_t bytes) {
     ++generation_;
     ++calls_.allocations;
     check(cudaMalloc(reinterpret_cast<void**>(&data_), size_), "cudaMalloc of scratch");
+    // As Buffer does: what a kernel reads before anyone wrote it is zero, or NaN where fences are on.
+    check(cudaMemsetAsync(data_, fences_on() ? 0xff : 0, size_, stream_), "cudaMemsetAsync of scratch");
   }
   std::byte* data = data_ + used_;
   used_ += bytes;

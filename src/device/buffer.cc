@@ -16,7 +16,7 @@ namespace {
 
 Memory* host_buffers = nullptr;
 
-// On both sides of a fenced buffer that is not on the host. Its own alignment stays.
+// On both sides of a fenced buffer that is not plain host memory. Its own alignment stays.
 constexpr size_t kBorder = 256;
 constexpr int kBorderByte = 0xa5;
 
@@ -41,12 +41,12 @@ bool fences_on() {
 
 Buffer::Buffer(size_t bytes, Memory& memory) : size_(bytes) {
   if (bytes == 0) return;
-  if (memory.on_host() && fences_on()) {
+  if (&memory == &host_memory() && fences_on()) {
     *this = Buffer(bytes, true);
     return;
   }
   memory_ = &memory;
-  if (!memory.on_host() && fences_on()) {
+  if (fences_on()) {
     mapping_ = memory.allocate(bytes + 2 * kBorder);
     ONELANE_CHECK(mapping_ != nullptr, "out of memory");
     memory.fill(mapping_, kBorderByte, kBorder);

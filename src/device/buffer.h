@@ -27,7 +27,8 @@ class Buffer {
   // `bytes` may be 0. Contents: zeros, or 0xff when fenced; call zero() where zeros are meant. Dies (ONELANE_CHECK)
   // when the system has no memory left: sizes are planned and checked before anything is allocated.
   explicit Buffer(size_t bytes, bool fenced = fences_on());
-  // The same in `memory`, which must outlive it. Off the host a fence is a border, and ~Buffer dies if it was written.
+  // The same in `memory`, which must outlive it. In any but host_memory() a fence is a border: ~Buffer dies if it was
+  // written.
   Buffer(size_t bytes, Memory& memory);
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept { return swap(other), *this; }

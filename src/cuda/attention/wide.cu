@@ -386,7 +386,6 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
       }
       shift[0] = shifts[head];
       shift[1] = shifts[head + 8];
-      ptx::mbarrier_arrive(shared + Wide::kWeightsRead);
     }
     if (chunk > 0 && (shift[0] != 1 || shift[1] != 1)) {
 #pragma unroll
@@ -407,6 +406,8 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
       }
     }
     ptx::wgmma_commit();
+    // Behind the products that take them: an arrival does not wait for loads.
+    if constexpr (kGroup == 1) ptx::mbarrier_arrive(shared + Wide::kWeightsRead);
     ptx::wgmma_wait<0>();
     ptx::mbarrier_arrive(shared + Wide::kEmpty + stage * 8);
   }

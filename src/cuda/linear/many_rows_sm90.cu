@@ -59,6 +59,7 @@ struct Slot {
   __device__ explicit Slot(uint32_t barriers) : barriers(barriers) {}
   __device__ uint32_t full() const { return barriers + index * 8; }
   __device__ uint32_t empty() const { return barriers + (kStages + index) * 8; }
+  __device__ uint32_t empty_before() const { return barriers + (kStages + (index == 0 ? kStages : index) - 1) * 8; }
   __device__ int begin() const { return index * kStageBytes; }
   __device__ void next() {
     if (++index < kStages) return;
@@ -207,6 +208,13 @@ __device__ __forceinline__ void multiply(const Piece& piece, int first_out, uint
 #pragma unroll
     for (int i = 0; i < 4; ++i) acc[j][i] = 0;
   }
+  // An arrival does not wait for loads that were issued before it. So a stage is given back when products of the next
+  // take the registers of sums that its scales were for: these have come by then.
+  bool begun = false;
+  const auto release_before = [&] {
+    __syncwarp();
+    if (begun && lane == 0) ptx::mbarrier_arrive(slot.empty_before());
+  };
   while (place.there(piece)) {
     uint32_t a[S::kSteps][F::kProducts][4];
     float factor[S::kUnits][2] = {};
@@ -237,6 +245,7 @@ __device__ __forceinline__ void multiply(const Piece& piece, int first_out, uint
       }
       ptx::wgmma_commit();
       hold(d);
+      if (unit == 0) release_before();
       ptx::wgmma_wait<0>();
       hold(d);
 #pragma unroll
@@ -246,8 +255,8 @@ __device__ __forceinline__ void multiply(const Piece& piece, int first_out, uint
         F::promote(acc[j], d[j], factor[unit][0], factor[unit][1], act_scale);
       }
     }
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(slot.empty());
+    if (place.block >= place.end) release_before();  // nothing to multiply
+    begun = true;
     slot.next();
 
     if (following.segment != place.segment) {

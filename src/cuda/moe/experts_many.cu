@@ -1,6 +1,5 @@
 // Pairs to columns, activations to images (see experts_many.h).
 #include <algorithm>
-#include <cstdlib>
 
 #include "cuda/linear/decode.h"
 #include "cuda/linear/piece.h"
@@ -84,8 +83,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_experts(const __grid_consta
   ptx::let_next_kernel_start();
   for (int e = threadIdx.x; e <= args.expert_count; e += kPlanThreads) deals[e].left = e == 0 ? args.rows : 0;
   __syncthreads();
-  for_each_pair(
-      args, [](int) { return 0.0f; }, [&](int, int id, float) { atomicAdd(&deals[1 + id].left, 1); });
+  for_each_pair(args, [](int) { return 0.0f; }, [&](int, int id, float) { atomicAdd(&deals[1 + id].left, 1); });
   __syncthreads();
   if (threadIdx.x < 32) deal_tiles(args, deals);
   __syncthreads();
@@ -264,9 +262,7 @@ size_t image_bytes(const ColumnPlan& plan, const Image& image) {
 
 bool many_rows(const ExpertsCall& call) {
   constexpr int kEnough = 8;  // pairs of an expert, on average: measured (docs/step.md)
-  // Asked for: prompts of published shapes did not get the bits of few rows (docs/ledger.md).
-  static const bool wanted = std::getenv("ONELANE_EXPERTS_MANY") != nullptr;
-  return wanted && call.stage->arch == 90 && call.routed_pairs() >= kEnough * call.args->expert_count;
+  return call.stage->arch == 90 && call.routed_pairs() >= kEnough * call.args->expert_count;
 }
 
 bf16* many_experts(const ExpertsCall& call) {

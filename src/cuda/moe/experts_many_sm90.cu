@@ -40,12 +40,15 @@ struct Ring {
   uint32_t memory, barriers;
   int index = 0;
   uint32_t round = 0;  // parity
+  bool begun = false;  // there is a slot before this one
 
   __device__ Ring(uint32_t memory, uint32_t barriers) : memory(memory), barriers(barriers) {}
   __device__ uint32_t slot() const { return memory + index * kBytes; }
   __device__ uint32_t full() const { return barriers + index * 8; }
   __device__ uint32_t empty() const { return barriers + (kSlots + index) * 8; }
+  __device__ uint32_t empty_before() const { return barriers + (kSlots + (index == 0 ? kSlots : index) - 1) * 8; }
   __device__ void next() {
+    begun = true;
     if (++index < kSlots) return;
     index = 0;
     round ^= 1;
@@ -138,12 +141,15 @@ __device__ __forceinline__ void copy_activations(const ManyArgs& args, Quads rin
   });
 }
 
-// All lanes are done with the slot.
+// All lanes are done with the slot before this one.
+//
+// An arrival overtakes loads from shared memory that were issued before it: where memory stalls these wait for so long
+// that a copy into the slot comes first. So this stands where what was loaded has been used, behind a product that
+// takes it, or that takes the registers of another that was added up with it.
 template <class AnyRing>
-__device__ __forceinline__ void release(AnyRing& ring) {
+__device__ __forceinline__ void release_before(const AnyRing& ring) {
   __syncwarp();
-  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ring.empty());
-  ring.next();
+  if (ring.begun && threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ring.empty_before());
 }
 
 // The weights of a lane, rows g and g + 8 of its warp's 16, block by block of a quad.
@@ -158,16 +164,17 @@ class LaneWeights<true> {
     matrices_ = warp * 1024 + piece_place(lane % 16, lane / 16);
     codes_ = kStageWeights + warp * 64 + lane / 4 * 4;
   }
-  // Blocks in order. Waits for a slot before its first one, and is done with it after its last.
+  // Blocks in order, each after products of the one before were begun. Waits for a slot before its first one.
   __device__ __forceinline__ void decode(int block, Stages& ring, uint32_t (&a)[2][4]) {
     if (block == 0) {
+      release_before(ring);
       ptx::mbarrier_wait_in_block(ring.full(), ring.round);
       next_code_[0] = ptx::load_shared(ring.slot() + codes_);
       next_code_[1] = ptx::load_shared(ring.slot() + codes_ + 32);
     }
     if (block % 2 == 0) ptx::load_matrices(words_, (ring.slot() + matrices_) ^ (block / 2 * 32));
     expand_fp4(words_[block % 2 * 2], words_[block % 2 * 2 + 1], a);
-    if (block == 3) release(ring);
+    if (block == 3) ring.next();
   }
   // The quad that was decoded last is the one whose scales are asked for.
   __device__ __forceinline__ void begin_quad() { code_[0] = next_code_[0], code_[1] = next_code_[1]; }
@@ -191,9 +198,12 @@ class LaneWeights<false> {
   }
   __device__ __forceinline__ void decode(int block, Stages& ring, uint32_t (&a)[2][4]) {
     if (block == 0) load_scales();
-    if (block % 2 == 0) ptx::mbarrier_wait_in_block(ring.full(), ring.round);
+    if (block % 2 == 0) {
+      release_before(ring);
+      ptx::mbarrier_wait_in_block(ring.full(), ring.round);
+    }
     load_fp8(ring.slot() + halves_, block % 2, a);
-    if (block % 2 == 1) release(ring);
+    if (block % 2 == 1) ring.next();
   }
   __device__ __forceinline__ void begin_quad() {
 #pragma unroll
@@ -290,6 +300,7 @@ __device__ __forceinline__ void sum_unit(const ManyArgs& args, const Layout& lay
     ptx::mbarrier_wait_in_block(quads.full(), quads.round);
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) begin(0, h);
+    release_before(quads);
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
       if (block < 3 || more) weights.decode((block + 1) % 4, stages, a[(block + 1) % 2]);
@@ -305,7 +316,7 @@ __device__ __forceinline__ void sum_unit(const ManyArgs& args, const Layout& lay
         if (block < 3) begin(block + 1, h);
       }
     }
-    release(quads);
+    quads.next();
   };
   const auto end_segment = [&](bool first, bool last) {
 #pragma unroll
