@@ -24,10 +24,12 @@ namespace {
 
 constexpr char kUsage[] =
     "attention_bench [--rows 1,2,..] [--widths 128+512,..] [--formats v4,v41,bf16] [--outputs bf16,fp8,fp8g]\n"
-    "                [--heads 64] [--baseline FILE.csv] [--json FILE] [--sweep] [--path combine]\n"
+    "                [--heads 64] [--baseline FILE.csv] [--json FILE] [--sweep] [--splits N]\n"
+    "                [--path combine]\n"
     "  --baseline  CSV with the columns rows,widths,format,us: somebody else's cold times, for a column and a ratio\n"
     "  --json      writes a receipt: device, driver, clocks, every number\n"
     "  --sweep     instead of the table: cold times of every path, split and block size that runs\n"
+    "  --splits    of these only so many parts a row\n"
     "  --path      combine: plans for the portable kernels, as on a device without clusters\n";
 
 struct Options {
@@ -36,6 +38,7 @@ struct Options {
   std::vector<std::string> formats = {"v4", "v41", "bf16"};
   std::vector<std::string> outputs = {"bf16", "fp8"};
   int heads = 64;
+  int splits = 0;  // 0: all
   std::string baseline, json, path;
   bool sweep = false;
 };
@@ -72,6 +75,8 @@ Options parse(int argc, char** argv) {
       options.outputs = parts(value, ',');
     } else if (flag == "--heads" && !value.empty()) {
       options.heads = std::atoi(value.c_str());
+    } else if (flag == "--splits" && !value.empty()) {
+      options.splits = std::atoi(value.c_str());
     } else if (flag == "--baseline" && !value.empty()) {
       options.baseline = value;
     } else if (flag == "--json" && !value.empty()) {
@@ -274,6 +279,7 @@ class Bench {
     std::string text;
     char cell[32];
     for (const int splits : kSplits) {
+      if (options_.splits != 0 && splits != options_.splits) continue;
       std::string row;
       bool any = false;
       for (const int block_heads : kBlockHeads) {

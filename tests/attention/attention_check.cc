@@ -130,6 +130,7 @@ class Checker {
     if (complaint.empty()) complaint = run_once(problem, call, output);
     if (complaint.empty()) complaint = check_against_oracle(problem, output, group.limits);
     if (complaint.empty() && group.proof == Proof::kSplits) complaint = check_splits(problem, group.limits);
+    if (complaint.empty() && group.proof == Proof::kBlocks) complaint = check_blocks(problem);
     if (complaint.empty() && group.proof == Proof::kReplay) complaint = check_replay(problem, call, output);
     return complaint;
   }
@@ -156,6 +157,31 @@ class Checker {
       figures_.split_equal = std::min(figures_.split_equal, found.equal_share());
       if (found.equal_share() < kSplitCodes) {
         return who + "only " + std::to_string(100 * found.equal_share()) + " % of the FP8 codes are those of unsplit";
+      }
+    }
+    return {};
+  }
+
+  std::string check_blocks(const Problem& problem) {
+    for (const int splits : {2, 4}) {
+      Output first;
+      for (const int heads : {16, 8, 64}) {
+        Call call;
+        Output output;
+        std::string complaint = prepare(problem, splits, call);
+        if (complaint.empty() && call.plan.path != ONELANE_PATH_CLUSTER) return {};
+        call.plan.block_heads = heads;
+        call.plan.chunks_as_few = 1;
+        call.plan.shared_bytes = attention::block_shared_bytes(call.plan.path, heads, splits);
+        const std::string who = std::to_string(splits) + " splits, blocks of " + std::to_string(heads) + " heads: ";
+        if (complaint.empty()) complaint = run_once(problem, call, output);
+        if (!complaint.empty()) return who + complaint;
+        if (heads == 16) {
+          first = output;
+        } else if (!(output == first)) {
+          const Difference found = difference(problem.spec.shape, first, output);
+          return who + "other bits than blocks of 16 have, lse " + std::to_string(found.lse_most) + " away";
+        }
       }
     }
     return {};

@@ -270,11 +270,34 @@ Group hostile() {
   return group;
 }
 
+// Parts of one chunk of the kernels for few entries (160) and of several.
+Group blocks() {
+  Group group = hostile();
+  group.name = "blocks of 8, 16, 64 heads";
+  group.proof = Proof::kBlocks;
+  group.cases.clear();
+  size_t turn = 0;
+  for (const Formats formats : {kV4, kV41, kBf16}) {
+    for (const Widths widths : {Widths{128, 512}, Widths{128, 0}, Widths{77, 131}, Widths{128, 1900}}) {
+      for (const Values values : {Values::kPlain, Values::kPeaked, Values::kFaulty, Values::kNegative}) {
+        for (const int rows : {5, 140}) {
+          Case spec = make_case(rows, 64, widths, formats, kOutputs[turn++ % 3]);
+          spec.values = values;
+          if (turn % 2 == 0) spec.window_lengths = spec.extra_lengths = Lengths::kNull;
+          group.cases.push_back(spec);
+        }
+      }
+    }
+  }
+  return group;
+}
+
 }  // namespace
 
 std::vector<Group> all_groups(uint64_t seed, bool full) {
-  std::vector<Group> groups = {flashmla(full),    flashmla_corners(), flashinfer(), production(), v41(),    long_rows(),
-                               every_row_count(), every_format(),     splits(),     replays(),    hostile()};
+  std::vector<Group> groups = {flashmla(full), flashmla_corners(), flashinfer(),      production(),
+                               v41(),          long_rows(),        every_row_count(), every_format(),
+                               splits(),       blocks(),           replays(),         hostile()};
   for (Group& group : groups) {
     for (Case& spec : group.cases) {
       spec.name = group.name;

@@ -14,6 +14,7 @@ namespace onelane::attention_test {
 enum class Proof {
   kOracle,  // the output is right
   kSplits,  // and so is that of 1, 2, 4, 8 (16, 32) forced splits, which agree with each other
+  kBlocks,  // and that of 2 and 4 forced splits has the same bits with blocks of 8, 16 and 64 heads
   kReplay   // and a second run, a graph's replay, and its replay again have the same bits
 };
 

@@ -231,6 +231,13 @@ onelane_attention_plan make_plan(onelane_attention_shape shape, bool block_atten
     plan.shared_bytes = attention::block_shared_bytes(plan.path, plan.block_heads, plan.splits);
   }
   plan.shape = shape;
+  // Blocks of 64 heads decode an entry once where those of 16 do four times. The parts stay, and with them the bits.
+  constexpr int kManyRows = 64;
+  if (plan.path == ONELANE_PATH_CLUSTER && plan.splits > 1 && shape.rows >= kManyRows && shape.heads % 64 == 0) {
+    plan.block_heads = 64;
+    plan.chunks_as_few = 1;
+    plan.shared_bytes = attention::block_shared_bytes(plan.path, plan.block_heads, plan.splits);
+  }
   return plan;
 }
 

@@ -214,14 +214,39 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
     aside = __ldcg(p.angles + static_cast<int64_t>(min(max(position, 0), p.angles_count - 1)) * kRope + angle);
   }
 
-  float o[2][H / 2];        // of blocks 2 group and 2 group + 1: the first product writes them
-  float most[kWarpHeads];   // M of the warp's heads
-  float total[kWarpHeads];  // sums of 2^(S - M) over the lane's entries
+  constexpr int kTurns = (At::kEntries / 4 + 31) / 32;  // of a warp's lanes through a chunk, a quad of entries each
+  float o[2][H / 2];                    // of blocks 2 group and 2 group + 1: the first product writes them
+  float most[kWarpHeads];               // M of the warp's heads
+  float2 total[kWarpHeads];             // see add_pairs
+  float2 of_pairs[kWarpHeads][kTurns];  // 2^(S - M) of the lane's entries in a chunk, two by two
 #pragma unroll
   for (int k = 0; k < kWarpHeads; ++k) {
     most[k] = -INFINITY;
-    total[k] = 0;
+    total[k] = make_float2(0, 0);
   }
+  // Adds a chunk's 2^(S - M) to the totals, in the order that suits the threads of wide.cu, so that the bits are the
+  // same: 64 entries after the others; of these, entries 8 j + 2 t and + 1 of all j, two by two. The four t are added
+  // at the very end. Lane 2 j + u of 16 has t = 2 u and 2 u + 1.
+  const auto add_pairs = [&] {
+#pragma unroll
+    for (int k = 0; k < kWarpHeads; ++k) {
+      if (H < kWarps && warp >= H) break;
+#pragma unroll
+      for (int turn = 0; turn < kTurns; ++turn) {
+        float2 sum = of_pairs[k][turn];
+#pragma unroll
+        for (int distance = 2; distance < 16; distance *= 2) {
+          sum.x += __shfl_xor_sync(0xffffffff, sum.x, distance);
+          sum.y += __shfl_xor_sync(0xffffffff, sum.y, distance);
+        }
+        const float2 other =
+            make_float2(__shfl_xor_sync(0xffffffff, sum.x, 16), __shfl_xor_sync(0xffffffff, sum.y, 16));
+        const bool second = lane >= 16;
+        total[k].x = (total[k].x + (second ? other.x : sum.x)) + (second ? sum.x : other.x);
+        total[k].y = (total[k].y + (second ? other.y : sum.y)) + (second ? sum.y : other.y);
+      }
+    }
+  };
   if (share.begin >= share.end) {
     put_aside();
     __syncthreads();
@@ -307,7 +332,6 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
     if (more) put_place(next, copy ^ 1);
 
     // P of the warp's heads, a quad of entries a lane and turn.
-    constexpr int kTurns = (At::kEntries / 4 + 31) / 32;
 #pragma unroll
     for (int k = 0; k < kWarpHeads; ++k) {
       const int head = warp + k * kWarps;
@@ -333,7 +357,7 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
         }
         const auto score = [&](float value, uint32_t masked) {
           if (masked != 0) return -INFINITY;
-          value *= p.scale_log2;
+          value = score_of(value, p.scale_log2);
           largest = fmaxf(largest, for_largest(value));
           return value;
         };
@@ -342,14 +366,15 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
       }
       const auto [base, shift] = raise(most[k], warp_max(largest));
       if (lane == 0) floats(At::kShift)[head] = shift;
-      total[k] *= shift;
+      total[k].x *= shift, total[k].y *= shift;
 #pragma unroll
       for (int turn = 0; turn < kTurns; ++turn) {
         const int entry = (turn * 32 + lane) * 4;
+        of_pairs[k][turn] = make_float2(0, 0);
         if (entry >= steps * 16) continue;
         const float4 weights = make_float4(ptx::exp2_approx(x[turn].x - base), ptx::exp2_approx(x[turn].y - base),
                                            ptx::exp2_approx(x[turn].z - base), ptx::exp2_approx(x[turn].w - base));
-        total[k] += (weights.x + weights.y) + (weights.z + weights.w);
+        of_pairs[k][turn] = make_float2(weights.x + weights.y, weights.z + weights.w);
         const uint32_t to = shared + At::kP + (entry / 64 * H + head) * 128 + ((entry % 64 / 8) ^ (head % 8)) * 16;
         ptx::store_shared(to + entry % 8 * 2,
                           make_uint2(ptx::pack_bf16(weights.x, weights.y), ptx::pack_bf16(weights.z, weights.w)));
@@ -387,6 +412,7 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
       }
       ptx::wgmma_commit();
     }
+    add_pairs();
     if (more) {
       ptx::wgmma_wait<0>();
       __syncthreads();  // the tile may be written again
@@ -406,15 +432,16 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
   for (int k = 0; k < kWarpHeads; ++k) {
     const int head = warp + k * kWarps;
     if (H < kWarps && head >= H) break;
-    total[k] = warp_sum(total[k]);
+    float sum = total[k].x + total[k].y;
+    sum += __shfl_xor_sync(0xffffffff, sum, 1);
     const uint32_t at = shared + At::kParts + (rank * H + head) * 8;
     if constexpr (kSplit) {
       if (lane < splits) {
-        ptx::store_async(ptx::in_block(at, lane), make_float2(most[k], total[k]),
+        ptx::store_async(ptx::in_block(at, lane), make_float2(most[k], sum),
                          ptx::in_block(shared + At::kBarrier, lane));
       }
     } else if (lane == 0) {
-      ptx::store_shared(at, make_float2(most[k], total[k]));
+      ptx::store_shared(at, make_float2(most[k], sum));
     }
   }
   const bool any = share.begin < share.end;

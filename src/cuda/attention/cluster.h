@@ -23,6 +23,7 @@ struct AttentionParams {
   int32_t rows;
   int32_t heads;
   int32_t splits;
+  int32_t chunks_as_few;  // of the plan
   uint32_t splits_magic;  // n / splits = (n * splits_magic) >> 32, for n below 2^20: units and items, times 8
   int32_t groups_log2;    // of heads / the heads of a block
 };

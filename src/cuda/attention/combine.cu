@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(kThreads, H == 8 ? 2 : 1) attend_part(const __
       for (int from = 0; from < kQuarters; ++from) {
         score += floats(At::kScores)[(from * H + head) * kEntries + score_place(head, lane)];
       }
-      score = none ? -INFINITY : score * p.scale_log2;
+      score = none ? -INFINITY : score_of(score, p.scale_log2);
       const auto [base, shift] = raise(most[k], warp_max(none ? -INFINITY : for_largest(score)));
       const float weight = ptx::exp2_approx(score - base);
       total[k] = total[k] * shift + weight;

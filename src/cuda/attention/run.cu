@@ -60,6 +60,7 @@ Result<void> run(const onelane_attention_plan& plan, const onelane_attention_arg
   params.rows = shape.rows;
   params.heads = shape.heads;
   params.splits = plan.splits;
+  params.chunks_as_few = plan.chunks_as_few;
   switch (plan.path) {
     case ONELANE_PATH_CLUSTER: {
       const attention::ListFormats formats = attention::formats_of(shape);

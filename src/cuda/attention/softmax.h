@@ -1,5 +1,6 @@
 // Probabilities as all kernels here make them: P = 2^(S - M), M the largest score so far, rounded up to an integer, so
-// that moving from one M to another is a shift of exponents (docs/attention.md).
+// that moving from one M to another is a shift of exponents (docs/attention.md). For that S is rounded to 2^-15, 2^-14
+// from 128 on and so on: then S - M is exact wherever P is not zero.
 #pragma once
 
 #include "cuda/numerics.h"
@@ -11,6 +12,12 @@ __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, distance));
   return x;
+}
+
+// S, given the product of query and record.
+__device__ __forceinline__ float score_of(float product, float scale_log2) {
+  constexpr float kGrid = 384;  // floats about it are 2^-15 apart
+  return __fadd_rn(__fmaf_rn(product, scale_log2, kGrid), -kGrid);
 }
 
 // A score's part in the largest. A NaN counts as very small there, so that it stays in P.

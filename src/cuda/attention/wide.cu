@@ -30,6 +30,10 @@ constexpr int kUnits = kEntries / 8;
 constexpr int kProducers = 8;  // warps, one for each unit of a chunk
 static_assert(kProducers == kUnits);
 
+// Which of the kernels: whether a row has several parts, and whether sums are taken as smaller blocks take them
+// (plan.chunks_as_few), for which a score is the sum of four.
+enum class Kind { kWhole, kSplit, kAsFew };
+
 // Registers of a thread: the first warpgroup, the second, and those that produce.
 constexpr int kScoring = 128, kSecond = 240, kProducing = 72;
 static_assert(kScoring + kSecond + 2 * kProducing <= 4 * 128, "what the block is launched with");
@@ -77,7 +81,22 @@ struct Block {
   }
 };
 
-__device__ __forceinline__ int chunks_of(const Share& share) { return (share.end - share.begin + kUnits - 1) / kUnits; }
+// How a block's units are cut into chunks. As smaller blocks have it: 8, 8 and 4 of the 20 that are a chunk there.
+template <bool kAsFew>
+struct Chunks {
+  int units;
+
+  __device__ __forceinline__ explicit Chunks(const Share& share) : units(share.end - share.begin) {}
+  __device__ __forceinline__ int count() const {
+    return kAsFew ? units / 20 * 3 + (units % 20 + kUnits - 1) / kUnits : (units + kUnits - 1) / kUnits;
+  }
+  __device__ __forceinline__ int first(int chunk) const {
+    return kAsFew ? chunk / 3 * 20 + chunk % 3 * kUnits : chunk * kUnits;
+  }
+  __device__ __forceinline__ int units_of(int chunk) const {
+    return min(kAsFew && chunk % 3 == 2 ? 4 : kUnits, units - first(chunk));
+  }
+};
 
 // What this thread wrote and read before is done, for whoever waits for the barrier. Every thread arrives for itself: a
 // lane that arrives for its warp would do, but racecheck does not see what the other lanes hand on that way.
@@ -85,10 +104,12 @@ constexpr int kWarpgroup = 128;
 
 // A warp of the last two warpgroups: a unit of every chunk from records to the tile. A chunk's records are on their way
 // while the one before is decoded: each group's registers take the next chunk's as soon as they are free.
-template <int W, int X, int H, bool kSplit>
+template <int W, int X, int H, Kind kKind>
 __device__ __forceinline__ void produce(const AttentionParams& p, const Block& b, uint8_t* shared_memory,
                                         uint32_t shared) {
   using Wide = Layout<H>;
+  using Cut = Chunks<kKind == Kind::kAsFew>;
+  constexpr bool kSplit = kKind != Kind::kWhole;
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 % kProducers, 0);
   const int lane = threadIdx.x % 32;
   const UnitLane mine(lane);
@@ -100,21 +121,26 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const Block& b
 #pragma unroll
     for (int i = 0; i < 2; ++i) index[i] = share.index(window_indices, extra_indices, unit, mine.entry + 4 * i);
   };
+  // The warp's of a chunk; behind all units if it has none.
+  const auto unit_of = [&](int chunk) {
+    const Cut chunks(share);
+    return warp < chunks.units_of(chunk) ? share.begin + chunks.first(chunk) + warp : share.end;
+  };
   // Lengths, indices and records are three loads in a chain. Full lists are the rule: indices are asked for as if, and
   // again where they are not full.
   int index[2], next_index[2];
   const auto look_up_first = [&](int window_length, int extra_length) {
     share = Share::of<kSplit>(p, window_length, extra_length, b.rank);
-    look_up(share.begin + warp, index);
-    look_up(share.begin + warp + kUnits, next_index);
+    look_up(unit_of(0), index);
+    look_up(unit_of(1), next_index);
   };
   look_up_first(p.window.width, p.extra.width);
   const int window_length = p.window.length(b.row), extra_length = p.extra.length(b.row);
   if (window_length != share.window || extra_length != share.extra) look_up_first(window_length, extra_length);
-  const int chunks = chunks_of(share);
+  const int chunks = Cut(share).count();
   if (chunks == 0) return;
 
-  int unit = share.begin + warp;  // whose records are in the registers
+  int unit = unit_of(0);  // whose records are in the registers
   const auto is_extra = [&](int of) { return W != X && share.is_extra(of); };
   RecordPlace place[2];
   const auto find = [&](int of, const int(&at)[2]) {
@@ -169,11 +195,12 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const Block& b
 #pragma unroll
   for (int group = 0; group < 4; ++group) load(unit, group);
 
-  for (int chunk = 0; chunk < chunks; ++chunk, unit += kUnits) {
+  for (int chunk = 0, next = 0; chunk < chunks; ++chunk, unit = next) {
     const int stage = chunk % 2;
     const RecordPlace present[2] = {place[0], place[1]};
-    find(unit + kUnits, next_index);
-    look_up(unit + 2 * kUnits, next_index);
+    next = unit_of(chunk + 1);
+    find(next, next_index);
+    look_up(unit_of(chunk + 2), next_index);
     const uint32_t tile = shared + Wide::kTile + stage * Wide::kTileBytes + warp * 1024;
     ptx::mbarrier_wait(shared + Wide::kEmpty + stage * 8, (chunk / 2 + 1) % 2);
     if (mine.block == 0 && mine.t == 0) {
@@ -220,13 +247,13 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const Block& b
                                        ptx::permute(scales[1], 0, 0x4440 + group)};
             store_group<kFormat, kTwoSteps>(parts[group], scale, group, mine, to, Wide::kTileBlock);
           }
-          load(unit + kUnits, group);
+          load(next, group);
         }
       };
       const auto either = [&]<int kFormat>() {
         scales[0] = pack_scales<kFormat>(raw_scales[0], mine);
         scales[1] = pack_scales<kFormat>(raw_scales[1], mine);
-        load_scales(unit + kUnits);
+        load_scales(next);
         if (__any_sync(0xffffffff, above_largest_step<kFormat>(scales[0]) | above_largest_step<kFormat>(scales[1]))) {
           convert.template operator()<kFormat, true>();
         } else {
@@ -287,13 +314,62 @@ __device__ __forceinline__ void all_have_read() {
   }
 }
 
+// Products of query and records of a chunk: s[4 j + 2 half + i] is that of head 16 warp + 8 half + g and entry 8 j + 2
+// t
+// + i.
+template <int H>
+__device__ __forceinline__ void score(uint32_t shared, uint32_t tile, float (&s)[32]) {
+  using Wide = Layout<H>;
+  const uint64_t query = ptx::swizzled_matrix(shared + Wide::kQ);
+  const uint64_t entries = ptx::swizzled_matrix(tile);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step) {
+    const int at = (step / 4 * Wide::kTileBlock + step % 4 * 32) / 16;
+    ptx::Wgmma<64>::product<false>(s, query + at, entries + at, step > 0);
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+}
+// The same as cluster.cu has them, sums of 128 dims each, added in order; of 32 entries at a time, which is what
+// registers there are for, and of the first 32 alone if there are no more.
+template <int H>
+__device__ __forceinline__ void score_as_few(uint32_t shared, uint32_t tile, int units, float (&s)[32]) {
+  using Wide = Layout<H>;
+  constexpr int kParts = 4, kSteps = kDim / 16 / kParts;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) s[half * 16 + i] = 0;
+    if (half == 1 && units <= kUnits / 2) break;
+#pragma unroll 1
+    for (int part = 0; part < kParts; ++part) {
+      const uint32_t from = part * (kBlocks / kParts) * Wide::kTileBlock;
+      const uint64_t query = ptx::swizzled_matrix(shared + Wide::kQ + from);
+      const uint64_t entries = ptx::swizzled_matrix(tile + from);
+      float sums[16];
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const int at = (i / 4 * Wide::kTileBlock + i % 4 * 32) / 16;
+        ptx::Wgmma<32>::product<false>(sums, query + at, entries + (at + half * 32 * 128 / 16), i > 0);
+      }
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+#pragma unroll
+      for (int i = 0; i < 16; ++i) s[half * 16 + i] += sums[i];
+    }
+  }
+}
+
 // One of the first two warpgroups, from tiles to sums with their owners. o[4 j + 2 half + i] is that of head 16 warp +
 // 8 half + g, dim kFirstDim + 8 j + 2 t + i. The first, which has the scores to do, takes a quarter of the dims: the
 // second is at the outputs of a chunk while the first is at the scores of the next.
-template <int kGroup, int H, bool kSplit>
+template <int kGroup, int H, Kind kKind>
 __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b, uint8_t* shared_memory,
                                         uint32_t shared) {
   using Wide = Layout<H>;
+  constexpr bool kSplit = kKind != Kind::kWhole, kAsFew = kKind == Kind::kAsFew;
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
   const int lane = threadIdx.x % 32;
   const int g = lane / 4;
@@ -308,7 +384,8 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
   float most[2] = {-INFINITY, -INFINITY};
   float total[2] = {0, 0};  // in the first warpgroup, sums of 2^(S - M) over this thread's entries
   load_query<H>(p, b, shared);
-  const int chunks = chunks_of(b.share<kSplit>(p));
+  const Chunks<kAsFew> cut(b.share<kSplit>(p));
+  const int chunks = cut.count();
   if constexpr (kGroup == 0) {
     ptx::mbarrier_wait(shared + Wide::kQueryReady, 0);
   } else {
@@ -322,16 +399,11 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
     if constexpr (kGroup == 0) {
       ptx::mbarrier_wait(shared + Wide::kFull + stage * 8, chunk / 2 % 2);
       float s[32];
-      const uint64_t query = ptx::swizzled_matrix(shared + Wide::kQ);
-      const uint64_t entries = ptx::swizzled_matrix(tile);
-      ptx::wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < kDim / 16; ++step) {
-        const int at = (step / 4 * Wide::kTileBlock + step % 4 * 32) / 16;
-        ptx::Wgmma<64>::product<false>(s, query + at, entries + at, step > 0);
+      if constexpr (kAsFew) {
+        score_as_few<H>(shared, tile, cut.units_of(chunk), s);
+      } else {
+        score<H>(shared, tile, s);
       }
-      ptx::wgmma_commit();
-      ptx::wgmma_wait<0>();
 
       float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
@@ -342,7 +414,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
         for (int i = 0; i < 4; ++i) {
           const bool masked = (none & (i % 2 == 0 ? 0xff : 0xff00)) != 0;
           float& score = s[4 * j + i];
-          score = masked ? -INFINITY : score * p.scale_log2;
+          score = masked ? -INFINITY : score_of(score, p.scale_log2);
           if (!masked) largest[i / 2] = fmaxf(largest[i / 2], for_largest(score));
         }
       }
@@ -353,13 +425,21 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
         const auto [base, factor] = raise(most[half], largest[half]);
         shift[half] = factor;
         total[half] *= factor;
+        float of_pair[8];
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           const float low = ptx::exp2_approx(s[4 * j + 2 * half] - base);
           const float high = ptx::exp2_approx(s[4 * j + 2 * half + 1] - base);
-          total[half] += low + high;
+          of_pair[j] = low + high;
           fragment[j / 2][j % 2 * 2 + half] = ptx::pack_bf16(low, high);
         }
+        // As cluster.cu adds them up.
+#pragma unroll
+        for (int distance = 1; distance < 8; distance *= 2) {
+#pragma unroll
+          for (int j = 0; j < 8; j += 2 * distance) of_pair[j] += of_pair[j + distance];
+        }
+        total[half] += of_pair[0];
       }
       if (chunk > 0) ptx::mbarrier_wait(shared + Wide::kWeightsRead, (chunk - 1) % 2);
 #pragma unroll
@@ -458,9 +538,10 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const Block& b
   }
 }
 
-template <int W, int X, int H, bool kSplit>
+template <int W, int X, int H, Kind kKind>
 __global__ void __launch_bounds__(kThreads, 1) wide_attention(const __grid_constant__ AttentionParams p) {
   using Wide = Layout<H>;
+  constexpr bool kSplit = kKind != Kind::kWhole;
   extern __shared__ __align__(1024) uint8_t shared_memory[];
   const uint32_t shared = ptx::shared_address(shared_memory);
   const auto floats = [&](int at) { return reinterpret_cast<float*>(shared_memory + at); };
@@ -491,14 +572,14 @@ __global__ void __launch_bounds__(kThreads, 1) wide_attention(const __grid_const
 
   if (group >= 2) {
     ptx::give_registers<kProducing>();
-    produce<W, X, H, kSplit>(p, b, shared_memory, shared);
+    produce<W, X, H, kKind>(p, b, shared_memory, shared);
     all_have_read<kSplit>();
   } else if (group == 1) {
     ptx::take_registers<kSecond>();
-    consume<1, H, kSplit>(p, b, shared_memory, shared);
+    consume<1, H, kKind>(p, b, shared_memory, shared);
   } else {
     ptx::take_registers<kScoring>();
-    consume<0, H, kSplit>(p, b, shared_memory, shared);
+    consume<0, H, kKind>(p, b, shared_memory, shared);
   }
   ptx::let_next_kernel_start();
   const int warp = threadIdx.x / 32;
@@ -506,7 +587,7 @@ __global__ void __launch_bounds__(kThreads, 1) wide_attention(const __grid_const
   __syncthreads();
   if constexpr (kSplit) ptx::mbarrier_wait(shared + Wide::kSums, 0);
 
-  // What each part's sums count for, the denominator included, in the place of M.
+  // What each part's sums count for, in the place of M; the denominator in that of the first part's.
   float2* parts = reinterpret_cast<float2*>(shared_memory + Wide::kParts);
   if (threadIdx.x < H) {
     float2* part = parts + threadIdx.x;
@@ -517,7 +598,8 @@ __global__ void __launch_bounds__(kThreads, 1) wide_attention(const __grid_const
     for (int i = 0; i < splits; ++i) sum += part[i * H].y * ptx::exp2_approx(part[i * H].x - base);
     const float scale = inverse_denominator(p, b.row, b.first_head + threadIdx.x, largest, sum,
                                             floats(Wide::kSinks)[threadIdx.x], b.rank == 0);
-    for (int i = 0; i < splits; ++i) part[i * H].x = ptx::exp2_approx(part[i * H].x - base) * scale;
+    for (int i = 0; i < splits; ++i) part[i * H].x = ptx::exp2_approx(part[i * H].x - base);
+    part[0].y = scale;
   }
   __syncthreads();
 
@@ -539,6 +621,8 @@ __global__ void __launch_bounds__(kThreads, 1) wide_attention(const __grid_const
       }
       source += items_stride * kItemBytes;
     }
+#pragma unroll
+    for (float& v : value) v *= parts[head].y;
     const int dim = item / (H / 8) * 32 + octet * 8;
     finish_octet(p, dim, output_place(p, b.row, b.first_head + head, dim), value, floats(Wide::kAngles));
   }
@@ -549,14 +633,16 @@ __global__ void __launch_bounds__(kThreads, 1) wide_attention(const __grid_const
 cudaError_t launch_wide(const attention::ListFormats& formats, int block_heads, const AttentionParams& params,
                         cudaStream_t stream) {
   return with_formats(formats, [&]<int W, int X>() {
-    const auto launch = [&]<int H>() {
-      constexpr int kBytes = Layout<H>::kBytes;
-      if (params.splits > 1) {
-        return launch_hopper(wide_attention<W, X, H, true>, params, H, kThreads, kBytes, stream);
-      }
-      return launch_hopper(wide_attention<W, X, H, false>, params, H, kThreads, kBytes, stream);
+    const auto launch = [&]<int H, Kind kKind>() {
+      return launch_hopper(wide_attention<W, X, H, kKind>, params, H, kThreads, Layout<H>::kBytes, stream);
     };
-    return block_heads == 32 ? launch.template operator()<32>() : launch.template operator()<64>();
+    const bool split = params.splits > 1;
+    if (block_heads == 32) {
+      return split ? launch.template operator()<32, Kind::kSplit>() : launch.template operator()<32, Kind::kWhole>();
+    }
+    if (!split) return launch.template operator()<64, Kind::kWhole>();
+    return params.chunks_as_few != 0 ? launch.template operator()<64, Kind::kAsFew>()
+                                     : launch.template operator()<64, Kind::kSplit>();
   });
 }
 
