@@ -1,6 +1,6 @@
 // Probabilities as all kernels here make them: P = 2^(S - M), M the largest score so far, rounded up to an integer, so
-// that moving from one M to another is a shift of exponents (docs/attention.md). For that S is rounded to 2^-15, 2^-14
-// from 128 on and so on: then S - M is exact wherever P is not zero.
+// that moving from one M to another is a shift of exponents (docs/attention.md). For that S is rounded to 2^-19, 2^-18
+// from 8 on and so on: then S - M is exact, or P less than 2^-24 beside the largest.
 #pragma once
 
 #include "cuda/numerics.h"
@@ -16,7 +16,7 @@ __device__ __forceinline__ float warp_max(float x) {
 
 // S, given the product of query and record.
 __device__ __forceinline__ float score_of(float product, float scale_log2) {
-  constexpr float kGrid = 384;  // floats about it are 2^-15 apart
+  constexpr float kGrid = 24;  // floats about it are 2^-19 apart
   return __fadd_rn(__fmaf_rn(product, scale_log2, kGrid), -kGrid);
 }
 
