@@ -31,17 +31,22 @@ inline Layout matrix_layout(const Matrix& w) {
   return layout;
 }
 
-// The stages of the warp's segment: whole quads of blocks, as many for every warp as there are.
+// Quads of blocks in segment `index` of a row: as many in each, the first ones have one more. Warps that are neighbours
+// have another scheduler each.
+__device__ __forceinline__ int segment_quads(int quads, int index) {
+  return quads / kSegments + (index < quads % kSegments ? 1 : 0);
+}
+
+// The stages of a warp's segment.
 struct Segment {
   int first = 0, count = 0;
 
   Segment() = default;
   __device__ __forceinline__ Segment(const Layout& layout, int warp) {
-    const int stages_per_quad = layout.fp4 ? 1 : 2;
-    const int quads = layout.row_bytes / (kStageBytes * stages_per_quad), share = (quads + kSegments - 1) / kSegments;
-    const int begin = min(warp * share, quads), end = min(begin + share, quads);
-    first = begin * stages_per_quad;
-    count = (end - begin) * stages_per_quad;
+    const int shift = layout.fp4 ? 0 : 1;  // two stages of fp8 are a quad
+    const int quads = layout.row_bytes / kStageBytes >> shift;
+    first = warp * (quads / kSegments) + min(warp, quads % kSegments) << shift;
+    count = segment_quads(quads, warp) << shift;
   }
 };
 
