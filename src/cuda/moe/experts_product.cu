@@ -149,6 +149,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
   Segment segment;
   // Of the lane in args.x, at the segment: values of its column of each group, scales of its two columns.
   int x[kGroups], x_scales[kGroups][2];
+  uint4 values[std::max(1, kStages<kQuads>)];  // of a narrow tile
   for (int turn = 0; walk.left > 0; walk.next(args), ++turn) {
     const ThisTile& tile = tiles[walk.tile];
     const Layout& layout = layout_of(args, tile);
@@ -173,6 +174,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
         for (int i = 0; i < 2; ++i) {
           x_scales[n][i] = (row(narrow ? i : 8 * n + lane % 4 * 2 + i) * args.x.width + first) / kActBlock;
         }
+      }
+      if (narrow) {
+#pragma unroll
+        for (int stage = 0; stage < kStages<kQuads>; ++stage) values[stage] = narrow_values(activations, x[0], stage);
       }
     }
     const float unit = layout.fp4 ? kE2m1AsE4m3 : 1.0f;
@@ -209,20 +214,24 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
       return kScalesByUnit<kQuads> ? scales + 4 * stage : slot + kWeightBytes + lane * 4;
     };
     if (narrow) {
-      using X = NarrowActivations<kEach>;
+      using Scales = NarrowScales<kEach>;
       float totals[kNarrow] = {};
-      const auto do_fp4 = [&](int stage, const auto& copy) {
-        do_stage([&] { return X(activations, x[0], x_scales[0], stage); }, copy,
-                 [&](const X& own) { add_fp4_narrow<kEach>(totals, slot, scales_of(stage), at, own_block, own); });
+      const auto do_fp4 = [&](int stage, const uint4& of_stage, const auto& copy) {
+        do_stage([&] { return Scales(activations, x_scales[0], stage); }, copy,
+                 [&](const Scales& own) {
+                   add_fp4_narrow<kEach>(totals, slot, scales_of(stage), at, own_block, of_stage, own);
+                 });
       };
       if constexpr (kStages<kQuads> > 0) {
         const auto all = [&]<int... kStage>(std::integer_sequence<int, kStage...>) {
-          (do_fp4(kStage, [&] { copier.template copy_known<kStage + kSlots - 1>(last_slot); }), ...);
+          (do_fp4(kStage, values[kStage], [&] { copier.template copy_known<kStage + kSlots - 1>(last_slot); }), ...);
         };
         all(std::make_integer_sequence<int, kStages<kQuads>>());
       } else {
 #pragma unroll 1
-        for (int stage = 0; stage < segment.count; ++stage) do_fp4(stage, [&] { copier.copy_next_fp4(last_slot); });
+        for (int stage = 0; stage < segment.count; ++stage) {
+          do_fp4(stage, narrow_values(activations, x[0], stage), [&] { copier.copy_next_fp4(last_slot); });
+        }
       }
       *reinterpret_cast<float2*>(of_warp + lane * 8) = make_float2(totals[0] * unit, totals[1] * unit);
     } else if (layout.fp4) {

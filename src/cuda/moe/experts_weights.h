@@ -198,25 +198,26 @@ __device__ __forceinline__ void add_fp4(Totals<kGroups>& totals, uint32_t slot, 
 // has the row, which multiplies and adds for two columns where lanes of wide tiles do it for eight.
 inline constexpr int kNarrow = 2;
 
-// The lane's values of one block, and all lanes' scales of both columns.
-template <bool kEach>
-struct NarrowActivations {
-  static constexpr int kScales = kEach ? 4 : 1;
-  uint4 values;
-  float scale[kNarrow][kScales];
+// The lane's values of a stage, which are those of one block; `of_values`: where the first stage's are in `x`.
+__device__ __forceinline__ uint4 narrow_values(const Activations& x, int of_values, int stage) {
+  return *reinterpret_cast<const uint4*>(x.values + of_values + 128 * stage);
+}
 
-  // `of_values`: where the first stage's are in `x`; `of_scales`: the segment's.
-  __device__ __forceinline__ NarrowActivations(const Activations& x, int of_values, const int (&of_scales)[kNarrow],
-                                               int stage) {
-    values = *reinterpret_cast<const uint4*>(x.values + of_values + 128 * stage);
+// Both columns' scales of a stage, for all lanes; `of_scales`: where the segment's are in `x`.
+template <bool kEach>
+struct NarrowScales {
+  static constexpr int kCount = kEach ? 4 : 1;
+  float of[kNarrow][kCount];
+
+  __device__ __forceinline__ NarrowScales(const Activations& x, const int (&of_scales)[kNarrow], int stage) {
 #pragma unroll
     for (int c = 0; c < kNarrow; ++c) {
-      const float* from = x.scales + of_scales[c] + kScales * stage;
+      const float* from = x.scales + of_scales[c] + kCount * stage;
       if constexpr (kEach) {
         const float4 four = *reinterpret_cast<const float4*>(from);
-        scale[c][0] = four.x, scale[c][1] = four.y, scale[c][2] = four.z, scale[c][3] = four.w;
+        of[c][0] = four.x, of[c][1] = four.y, of[c][2] = four.z, of[c][3] = four.w;
       } else {
-        scale[c][0] = *from;
+        of[c][0] = *from;
       }
     }
   }
@@ -237,8 +238,8 @@ struct OwnBlock {
 // Adds the stage of fp4 in `slot`, whose weights it overwrites, to the totals of the lane's row.
 template <bool kEach>
 __device__ __forceinline__ void add_fp4_narrow(float (&totals)[kNarrow], uint32_t slot, uint32_t scales,
-                                               const LanePlaces& at, const OwnBlock& own,
-                                               const NarrowActivations<kEach>& x) {
+                                               const LanePlaces& at, const OwnBlock& own, const uint4& values,
+                                               const NarrowScales<kEach>& x_scales) {
   const uint32_t word = ptx::load_shared(scales);
   float sums[2][4] = {};
 #pragma unroll
@@ -251,8 +252,8 @@ __device__ __forceinline__ void add_fp4_narrow(float (&totals)[kNarrow], uint32_
 #pragma unroll
     for (int second = 0; second < 2; ++second) {
       const uint32_t factor = own.factor[2 * pair + second];
-      const uint4 b = make_uint4(ptx::multiply_f16(x.values.x, factor), ptx::multiply_f16(x.values.y, factor),
-                                 ptx::multiply_f16(x.values.z, factor), ptx::multiply_f16(x.values.w, factor));
+      const uint4 b = make_uint4(ptx::multiply_f16(values.x, factor), ptx::multiply_f16(values.y, factor),
+                                 ptx::multiply_f16(values.z, factor), ptx::multiply_f16(values.w, factor));
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
         uint32_t a[2][4];
@@ -284,10 +285,10 @@ __device__ __forceinline__ void add_fp4_narrow(float (&totals)[kNarrow], uint32_
 #pragma unroll
     for (int c = 0; c < kNarrow; ++c) {
       if constexpr (kEach) {
-        totals[c] = __fmaf_rn(of[block][c], __fmul_rn(by, x.scale[c][block]), totals[c]);
+        totals[c] = __fmaf_rn(of[block][c], __fmul_rn(by, x_scales.of[c][block]), totals[c]);
       } else {
         quad[c] = block == 0 ? __fmul_rn(of[block][c], by) : __fmaf_rn(of[block][c], by, quad[c]);
-        if (block == 3) totals[c] = __fmaf_rn(quad[c], x.scale[c][0], totals[c]);
+        if (block == 3) totals[c] = __fmaf_rn(quad[c], x_scales.of[c][0], totals[c]);
       }
     }
   }
