@@ -59,14 +59,12 @@ template <int kQuads>
 inline constexpr int kRowBytes = kQuads * kStageBytes;
 template <int kQuads>
 inline constexpr int kScaleRow = kRowBytes<kQuads> / 16;
+// Stages of every warp's segment. 0: not known, or not the same.
 template <int kQuads>
-inline constexpr int kWarps = kQuads == kNineSegmentQuads ? 9 : kSegments;
-// Stages of every warp's segment.
-template <int kQuads>
-inline constexpr int kStages = kQuads / kWarps<kQuads>;
+inline constexpr int kStages = kQuads % kSegments == 0 ? kQuads / kSegments : 0;
 // Whether a lane copies a row's scales of a whole unit at once, and what a warp needs for those of two units.
 template <int kQuads>
-inline constexpr bool kScalesByUnit = kQuads == 16 || kQuads == 32;
+inline constexpr bool kScalesByUnit = kStages<kQuads> == 2 || kStages<kQuads> == 4;
 template <int kQuads>
 inline constexpr int kUnitScaleBytes = kScalesByUnit<kQuads> ? kScaleBytes * kStages<kQuads> : 0;
 template <int kQuads>
@@ -106,7 +104,24 @@ class Copier {
     }
     ptx::copies_commit();
   }
-  // The same of a unit of fp4 with kStages, where it is known that kStage is the next, or the first of the unit behind
+  // The same where it is known that the stage is of fp4.
+  __device__ __forceinline__ void copy_next_fp4(uint32_t slot) {
+    if constexpr (kQuads == 0) return copy_next(slot);
+    if (stage_ == stages_) next_unit();
+    if (walk_.left > 0) {
+      const uint32_t to = slot + place_;
+      constexpr int kHalf = 8 * kRowBytes<kQuads>;
+      const int from = stage_ * kStageBytes;
+      ptx::copy_async_at<0, 0>(to, weights_[0] + from);
+      ptx::copy_async_at<512, kHalf>(to, weights_[0] + from);
+      ptx::copy_async_at<1024, 0>(to, weights_[1] + from);
+      ptx::copy_async_at<1536, kHalf>(to, weights_[1] + from);
+      copy_scales(slot, stage_);
+      ++stage_;
+    }
+    ptx::copies_commit();
+  }
+  // The same of a unit with kStages, where it is known that kStage is the next, or the first of the unit behind
   // it if kStage is kStages, and so on.
   template <int kStage>
   __device__ __forceinline__ void copy_known(uint32_t slot) {
@@ -147,7 +162,7 @@ class Copier {
     if (walk_.left <= 0) return;
     const Tile<kWidth>& tile = tiles_[walk_.tile];
     const Layout& layout = layout_of(args_, tile);
-    const Segment segment(layout, kWarps<kQuads>, threadIdx.x / 32);
+    const Segment segment(layout, threadIdx.x / 32);
     const Rows rows = rows_of<kDown>(args_, tile, walk_.part);
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     stage_ = 0;

@@ -67,7 +67,6 @@ struct ManyArgs {
   const Column* columns;
   Image x;
   Layout routed, shared;
-  int segments;
   int parts;  // of kRows rows of weights
   float limit;
   bf16* out;  // up: [columns, out_width], down: [pairs, out_width]
@@ -338,16 +337,16 @@ __device__ __forceinline__ void sum_unit(const ManyArgs& args, const Layout& lay
     }
   };
   weights.decode(0, stages, a[0]);
-  int segment = 0, left = segment_quads(count, args.segments, 0);
+  int segment = 0, left = segment_quads(count, 0);
 #pragma unroll 1
   for (int q = 0; q < count; ++q) {
     const bool more = q + 1 < count;
     add_quad(more);
     if (--left > 0) continue;
     end_segment(segment == 0, !more);
-    left = segment_quads(count, args.segments, ++segment);
+    left = segment_quads(count, ++segment);
   }
-  if (count < args.segments) {  // a segment without values: zero
+  if (count < kSegments) {  // a segment without values: zero
 #pragma unroll
     for (int j = 0; j < kHalves * kTiles; ++j) {
 #pragma unroll
@@ -474,7 +473,6 @@ void multiply(const ExpertsCall& call, const ColumnPlan& plan, const Image& x, b
                       .x = x,
                       .routed = matrix_layout(kDown ? a.experts[0].w2 : a.experts[0].w1),
                       .shared = matrix_layout(kDown ? a.shared.w2 : a.shared.w1),
-                      .segments = kDown ? down_segments(a) : kSegments,
                       .parts = width / (kDown ? kRows : kRows / 2),
                       .limit = a.limit,
                       .out = out,

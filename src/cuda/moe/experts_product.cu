@@ -13,8 +13,8 @@
 namespace onelane::cuda::moe {
 namespace {
 
-template <int kQuads>
-constexpr int kThreads = 32 * kWarps<kQuads>;
+constexpr int kWarps = kSegments;
+constexpr int kThreads = 32 * kWarps;
 constexpr int kTilesAtHand = 49;  // copied to shared memory if there are no more
 static_assert(kTilesAtHand >= 1 + kFewPairs);
 template <int kGroups>
@@ -33,51 +33,45 @@ __device__ __forceinline__ int row_of(const ProductArgs<kWidth>& args, int pair)
                                   : pair - args.routed_pairs;
 }
 
-template <int kGroups, int kQuads>
-constexpr int kSumFloats = kWarps<kQuads> * 2 * kGroups * 128;
+template <int kGroups>
+constexpr int kSumFloats = kWarps * 2 * kGroups * 128;
 
 template <int kGroups>
 constexpr int kSumPlaces = kGroups == 1 ? 2 : 1;
-template <int kGroups, int kQuads>
-constexpr int kSumBytes = kSumPlaces<kGroups> * kSumFloats<kGroups, kQuads> * sizeof(float);
+template <int kGroups>
+constexpr int kSumBytes = kSumPlaces<kGroups> * kSumFloats<kGroups> * sizeof(float);
 // Tiles at hand; the ring that follows is aligned to 64.
 template <int kGroups>
 constexpr int kTileBytes = kGroups == 1 ? (kTilesAtHand * sizeof(Tile<8>) + 63) / 64 * 64 : 0;
 
-// A warp's scales as floats: with two places for sums they are where the unit's sums will be.
-template <int kGroups>
-constexpr int kOwnScaleBytes = kSumPlaces<kGroups> == 2 ? 0 : kFloatScaleBytes;
-static_assert(kFloatScaleBytes <= kSumFloats<1, 0> / kWarps<0> * sizeof(float));
-
 // All, but for activations: sums, tiles, rings, scales as floats, of units.
 template <int kGroups, int kSlots, int kQuads>
-constexpr int kMemory =
-    kSumBytes<kGroups, kQuads> + kTileBytes<kGroups> +
-    kWarps<kQuads> * (kSlots * kSlotBytes<kQuads> + kOwnScaleBytes<kGroups> + 2 * kUnitScaleBytes<kQuads>);
+constexpr int kMemory = kSumBytes<kGroups> + kTileBytes<kGroups> +
+                        kWarps * (kSlots * kSlotBytes<kQuads> + kFloatScaleBytes + 2 * kUnitScaleBytes<kQuads>);
 
-template <int kGroups, int kQuads>
+template <int kGroups>
 __device__ __forceinline__ float add_segments(const float* sums, int m, int row, int column) {
   const float* at = sums + (m * kGroups + column / 8) * 128 + row * 8 + column % 8;
   float sum = at[0];
 #pragma unroll
-  for (int warp = 1; warp < kWarps<kQuads>; ++warp) sum += at[warp * 2 * kGroups * 128];
+  for (int warp = 1; warp < kWarps; ++warp) sum += at[warp * 2 * kGroups * 128];
   return sum;
 }
 
-// What becomes of the sums. `thread`: which of the block's the caller is, in a numbering of its own.
-template <bool kDown, int kGroups, int kQuads>
+// What becomes of the sums. `thread`: which of kThreads the caller is, in a numbering of its own.
+template <bool kDown, int kGroups>
 __device__ __forceinline__ void finish_unit(const ProductArgs<8 * kGroups>& args, const Tile<8 * kGroups>& tile,
                                             int part, const float* sums, int thread) {
   constexpr int kRows = kDown ? 2 * kTileRows : kTileRows;
-  for (int i = thread; i < kRows * tile.count; i += kThreads<kQuads>) {
+  for (int i = thread; i < kRows * tile.count; i += kThreads) {
     const int row = i % kRows, column = i / kRows;
     const int pair = tile.pairs[column];
     float value;
     if constexpr (kDown) {
-      value = add_segments<kGroups, kQuads>(sums, row / kTileRows, row % kTileRows, column);
+      value = add_segments<kGroups>(sums, row / kTileRows, row % kTileRows, column);
     } else {
-      const float gate = add_segments<kGroups, kQuads>(sums, 0, row, column);
-      const float up = add_segments<kGroups, kQuads>(sums, 1, row, column);
+      const float gate = add_segments<kGroups>(sums, 0, row, column);
+      const float up = add_segments<kGroups>(sums, 1, row, column);
       value = activation(gate, up, pair < args.routed_pairs ? args.weights[pair] : 1.0f, args.limit);
     }
     args.out[static_cast<int64_t>(pair) * args.out_width + part * kRows + row] = float_to_bf16(value);
@@ -91,7 +85,7 @@ __device__ __forceinline__ void prefetch_range(const std::byte* data, int64_t by
 // kActBlock: values that share a scale of the activations. kFew: tiles are made here, and the second product quantises
 // the activations.
 template <bool kDown, int kGroups, int kSlots, int kActBlock, bool kFew, int kQuads>
-__global__ void __launch_bounds__(kThreads<kQuads>, kBlocksAtOnce<kGroups>)
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
     multiply_experts(const __grid_constant__ ProductArgs<8 * kGroups> args) {
   using ThisTile = Tile<8 * kGroups>;
   constexpr bool kEach = kActBlock == 32, kOwn = kDown && kFew;
@@ -99,8 +93,8 @@ __global__ void __launch_bounds__(kThreads<kQuads>, kBlocksAtOnce<kGroups>)
   float* sums = reinterpret_cast<float*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if constexpr (!kDown) {
-    const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads<kQuads> + threadIdx.x;
-    const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads<kQuads>;
+    const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
     const int64_t bytes = static_cast<int64_t>(args.out_width) * args.shared.row_bytes;
     prefetch_range(args.shared_expert.w1, bytes, thread, threads);
     prefetch_range(args.shared_expert.w3, bytes, thread, threads);
@@ -115,7 +109,7 @@ __global__ void __launch_bounds__(kThreads<kQuads>, kBlocksAtOnce<kGroups>)
   int tile_count;
   const ThisTile* tiles = args.tiles;
   if constexpr (kFew) {
-    ThisTile* own = reinterpret_cast<ThisTile*>(memory + kSumBytes<kGroups, kQuads>);
+    ThisTile* own = reinterpret_cast<ThisTile*>(memory + kSumBytes<kGroups>);
     tile_count = make_few_tiles(args.few, args.shared_expert, own, reinterpret_cast<int32_t*>(sums));
     tiles = own;
   } else {
@@ -123,21 +117,20 @@ __global__ void __launch_bounds__(kThreads<kQuads>, kBlocksAtOnce<kGroups>)
   }
   if constexpr (kGroups == 1 && !kFew) {
     if (tile_count <= kTilesAtHand) {
-      uint2* to = reinterpret_cast<uint2*>(memory + kSumBytes<kGroups, kQuads>);
+      uint2* to = reinterpret_cast<uint2*>(memory + kSumBytes<kGroups>);
       const uint2* from = reinterpret_cast<const uint2*>(args.tiles);
       const int words = tile_count * static_cast<int>(sizeof(ThisTile) / sizeof(uint2));
-      for (int i = threadIdx.x; i < words; i += kThreads<kQuads>) to[i] = __ldcg(from + i);
+      for (int i = threadIdx.x; i < words; i += kThreads) to[i] = __ldcg(from + i);
       tiles = reinterpret_cast<const ThisTile*>(to);
       __syncthreads();
     }
   }
   static_assert(kMemory<kGroups, kSlots, kQuads> % 16 == 0, "where activations follow");
   constexpr int kSlot = kSlotBytes<kQuads>;
-  const uint32_t rings = ptx::shared_address(memory) + kSumBytes<kGroups, kQuads> + kTileBytes<kGroups>;
+  const uint32_t rings = ptx::shared_address(memory) + kSumBytes<kGroups> + kTileBytes<kGroups>;
   const uint32_t ring = rings + warp * kSlots * kSlot;
-  const uint32_t float_scales = rings + kWarps<kQuads> * kSlots * kSlot;
-  const uint32_t unit_scales =
-      float_scales + kWarps<kQuads> * kOwnScaleBytes<kGroups> + warp * 2 * kUnitScaleBytes<kQuads>;
+  const uint32_t float_scales = rings + kWarps * kSlots * kSlot;
+  const uint32_t unit_scales = float_scales + kWarps * kFloatScaleBytes + warp * 2 * kUnitScaleBytes<kQuads>;
   Walk walk(args, tile_count);
   Copier<kDown, 8 * kGroups, kSlots, kQuads> copier(args, tiles, walk, ring, unit_scales);
   if constexpr (kDown || kFew) {
@@ -146,7 +139,7 @@ __global__ void __launch_bounds__(kThreads<kQuads>, kBlocksAtOnce<kGroups>)
   }
 
   uint32_t slot = ring, last_slot = ring + (kSlots - 1) * kSlot;
-  const LanePlaces at;
+  const LanePlaces at(float_scales + warp * kFloatScaleBytes);
   uint32_t scales = unit_scales + lane * 4 * kStages<kQuads>;
   OwnActivations<kActBlock> own_x(memory + kMemory<kGroups, kSlots, kQuads>, args.x.width, args.few.rows);
   const Activations& activations = kOwn ? own_x.all : args.x;
@@ -163,7 +156,7 @@ __global__ void __launch_bounds__(kThreads<kQuads>, kBlocksAtOnce<kGroups>)
     if (of_tile != walk.tile) {
       of_tile = walk.tile;
       live = (tile.count + 7) / 8;
-      segment = Segment(layout, kWarps<kQuads>, warp);
+      segment = Segment(layout, warp);
       const int first = segment.first * kStageBytes * (layout.fp4 ? 2 : 1);
       if constexpr (kOwn) own_x.quantise(args.plain_x, tile, first, segment.count / (layout.fp4 ? 1 : 2));
       // Columns that are not there take part as the last one.
@@ -190,12 +183,9 @@ __global__ void __launch_bounds__(kThreads<kQuads>, kBlocksAtOnce<kGroups>)
     const float unit = layout.fp4 ? kE2m1AsE4m3 : 1.0f;
     // With two places for sums the barrier below is enough: nobody passes that of the next unit before all have read
     // those of this one.
-    float* of_unit = sums + (kSumPlaces<kGroups> == 2 ? turn % 2 * kSumFloats<kGroups, kQuads> : 0);
+    float* of_unit = sums + (kSumPlaces<kGroups> == 2 ? turn % 2 * kSumFloats<kGroups> : 0);
     float* of_warp = of_unit + warp * 2 * kGroups * 128;
-    const uint32_t floats =
-        kSumPlaces<kGroups> == 2 ? ptx::shared_address(of_warp) : float_scales + warp * kFloatScaleBytes;
     const auto store_totals = [&](const Totals<kGroups>& totals) {
-      __syncwarp();
       float* mine = of_warp + lane / 4 * 8 + lane % 4 * 2;
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
@@ -240,7 +230,7 @@ __global__ void __launch_bounds__(kThreads<kQuads>, kBlocksAtOnce<kGroups>)
       } else {
 #pragma unroll 1
         for (int stage = 0; stage < segment.count; ++stage) {
-          do_fp4(stage, narrow_values(activations, x[0], stage), [&] { copier.copy_next(last_slot); });
+          do_fp4(stage, narrow_values(activations, x[0], stage), [&] { copier.copy_next_fp4(last_slot); });
         }
       }
       *reinterpret_cast<float2*>(of_warp + lane * 8) = make_float2(totals[0] * unit, totals[1] * unit);
@@ -249,8 +239,9 @@ __global__ void __launch_bounds__(kThreads<kQuads>, kBlocksAtOnce<kGroups>)
       Totals<kGroups> totals = {};
 #pragma unroll 1
       for (int stage = 0; stage < segment.count; ++stage) {
-        do_stage([&] { return X(activations, x, x_scales, stage, live); }, [&] { copier.copy_next(last_slot); },
-                 [&](const X& own) { add_fp4<kGroups, kEach>(totals, slot, scales_of(stage), floats, at, own, live); });
+        do_stage([&] { return X(activations, x, x_scales, stage, live); },
+                 [&] { copier.copy_next_fp4(last_slot); },
+                 [&](const X& own) { add_fp4<kGroups, kEach>(totals, slot, scales_of(stage), at, own, live); });
       }
       if constexpr (kSumPlaces<kGroups> == 1) __syncthreads();
       store_totals(totals);
@@ -275,10 +266,10 @@ __global__ void __launch_bounds__(kThreads<kQuads>, kBlocksAtOnce<kGroups>)
       if constexpr (kSumPlaces<kGroups> == 1) __syncthreads();
       store_totals(totals);
     }
-    scales = 2 * (unit_scales + lane * 4 * kStages<kQuads>)+kUnitScaleBytes<kQuads> - scales;
+    scales = 2 * (unit_scales + lane * 4 * kStages<kQuads>) + kUnitScaleBytes<kQuads> - scales;
     __syncthreads();
     // Few columns keep one warp busy; not always the same.
-    finish_unit<kDown, kGroups, kQuads>(args, tile, walk.part, of_unit, (warp + turn) % kWarps<kQuads> * 32 + lane);
+    finish_unit<kDown, kGroups>(args, tile, walk.part, of_unit, (warp + turn) % kWarps * 32 + lane);
   }
 }
 
@@ -314,20 +305,18 @@ void multiply(const ExpertsCall& call, ProductArgs<8 * kGroups> args, const Oper
   const auto start = [&]<int kActBlock, int kQuads>() {
     const int own = kDown && kFew ? own_bytes(kActBlock, args.x.width, call.rows()) : 0;
     launch(*call.stage, kDown ? "multiply_experts down" : "multiply_experts up",
-           multiply_experts<kDown, kGroups, kSlots, kActBlock, kFew, kQuads>, dim3(grid), dim3(kThreads<kQuads>),
+           multiply_experts<kDown, kGroups, kSlots, kActBlock, kFew, kQuads>, dim3(grid), dim3(kThreads),
            kMemory<kGroups, kSlots, kQuads> + own, args);
   };
   // Published shapes: 4096 and 2048 with blocks of 128, 5120 and 2304 with 32.
   const auto known = [&](int block, int quads) {
-    return args.x.block == block && args.routed.fp4 && !args.shared.fp4 && args.routed.row_bytes == quads * kStageBytes;
+    return args.x.block == block && args.routed.fp4 && !args.shared.fp4 &&
+           args.routed.row_bytes == quads * kStageBytes;
   };
   if constexpr (kGroups == 1 && kSlots == 3) {
-    constexpr int kV4 = kDown ? 16 : 32;
+    constexpr int kV4 = kDown ? 16 : 32, kV41 = kDown ? 18 : 40;
     if (known(128, kV4) && scales_aligned<kDown>(a, kDown ? 8 : 16)) return start.template operator()<128, kV4>();
-    if (!kDown && known(32, 40)) return start.template operator()<32, 40>();
-  }
-  if constexpr (kDown) {
-    if (down_segments(a) == kWarps<kNineSegmentQuads>) return start.template operator()<32, kNineSegmentQuads>();
+    if (known(32, kV41)) return start.template operator()<32, kV41>();
   }
   args.x.block == 128 ? start.template operator()<128, 0>() : start.template operator()<32, 0>();
 }
@@ -366,10 +355,10 @@ void stream(const ExpertsCall& call, bf16* y) {
 
 // Whether blocks make their own tiles, and a multiprocessor has room for two that keep a tile's activations as well.
 bool fits_few(const ExpertsCall& call) {
+  constexpr int kRoom = 36 * 1024;
   const ExpertsArgs& args = *call.args;
-  const int room = (down_segments(args) == kSegments ? 36 : 33) * 1024;
   return call.rows() <= kFewRows && call.routed_pairs() <= kFewPairs &&
-         own_bytes(args.shared.w1.act_block, args.inter, call.rows()) <= room;
+         own_bytes(args.shared.w1.act_block, args.inter, call.rows()) <= kRoom;
 }
 
 bool can_stream(const ExpertWeights& expert, const ExpertWeights& like, int act_block) {

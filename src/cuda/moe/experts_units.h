@@ -7,6 +7,7 @@
 
 namespace onelane::cuda::moe {
 
+inline constexpr int kSegments = 8;  // warps of a block
 inline constexpr int kTileRows = 16;
 inline constexpr int kStageBytes = 64;  // of a row
 
@@ -30,18 +31,10 @@ inline Layout matrix_layout(const Matrix& w) {
   return layout;
 }
 
-// Segments of a row, as many as a block has warps, and quads of blocks in each: the first ones have one more if need
-// be. The rows of V4.1's w2 have 18 quads, two for each of nine warps; of eight, six would wait for two.
-inline constexpr int kSegments = 8;
-inline constexpr int kNineSegmentQuads = 18;
-inline int down_segments(const ExpertsArgs& args) {
-  const Layout routed = matrix_layout(args.experts[0].w2), shared = matrix_layout(args.shared.w2);
-  const bool nine = routed.fp4 && !shared.fp4 && args.shared.w2.act_block == 32 &&
-                    routed.row_bytes == kNineSegmentQuads * kStageBytes;
-  return nine ? 9 : kSegments;
-}
-__device__ __forceinline__ int segment_quads(int quads, int segments, int index) {
-  return quads / segments + (index < quads % segments ? 1 : 0);
+// Quads of blocks in segment `index` of a row: as many in each, the first ones have one more. Warps that are neighbours
+// have another scheduler each.
+__device__ __forceinline__ int segment_quads(int quads, int index) {
+  return quads / kSegments + (index < quads % kSegments ? 1 : 0);
 }
 
 // The stages of a warp's segment.
@@ -49,11 +42,11 @@ struct Segment {
   int first = 0, count = 0;
 
   Segment() = default;
-  __device__ __forceinline__ Segment(const Layout& layout, int segments, int warp) {
+  __device__ __forceinline__ Segment(const Layout& layout, int warp) {
     const int shift = layout.fp4 ? 0 : 1;  // two stages of fp8 are a quad
     const int quads = layout.row_bytes / kStageBytes >> shift;
-    first = warp * (quads / segments) + min(warp, quads % segments) << shift;
-    count = segment_quads(quads, segments, warp) << shift;
+    first = warp * (quads / kSegments) + min(warp, quads % kSegments) << shift;
+    count = segment_quads(quads, warp) << shift;
   }
 };
 

@@ -21,17 +21,17 @@ __device__ __forceinline__ uint32_t piece_place(uint32_t row, uint32_t piece) {
   return row * kStageBytes + (piece ^ (row / 2 & 3)) * 16;
 }
 
-// Where a lane finds its part: of a slot; of the scales as floats.
+// Where a lane finds its part: of a slot; of the scales.
 struct LanePlaces {
   uint32_t matrices, halves, own_scale, scale;
   uint32_t to_rows, own_row;  // of sums on their way to the lanes that add them (add_fp4_narrow)
 
-  __device__ __forceinline__ LanePlaces() {
+  __device__ __forceinline__ explicit LanePlaces(uint32_t scales) {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     matrices = keep(piece_place(lane % 16, lane / 16));
     halves = keep(piece_place(g, t / 2) + t % 2 * 8);
-    own_scale = lane * 16;
-    scale = g * 16;
+    own_scale = keep(scales + lane * 16);
+    scale = keep(scales + g * 16);
     to_rows = keep(row_piece(g, t / 2) + t % 2 * 8);
     own_row = keep(row_piece(lane, 0));
   }
@@ -126,14 +126,14 @@ __device__ __forceinline__ void load_fp8(uint32_t at, int b, uint32_t (&a)[2][4]
          {ptx::permute(low.x, low.y, 0x7531), ptx::permute(high.x, high.y, 0x7531)}, a);
 }
 
-// Adds the stage of fp4 in `slot`; `scales`: where the lane's word of them is; `floats`: room for the warp's as floats.
+// Adds the stage of fp4 in `slot`; `scales`: where the lane's word of them is.
 template <int kGroups, bool kEach>
-__device__ __forceinline__ void add_fp4(Totals<kGroups>& totals, uint32_t slot, uint32_t scales, uint32_t floats,
-                                        const LanePlaces& at, const StageActivations<kGroups, 4, kEach>& x, int live) {
+__device__ __forceinline__ void add_fp4(Totals<kGroups>& totals, uint32_t slot, uint32_t scales, const LanePlaces& at,
+                                        const StageActivations<kGroups, 4, kEach>& x, int live) {
   // Words of codes become floats, a row in each lane.
   const uint32_t word = ptx::load_shared(scales);
-  ptx::store_shared(floats + at.own_scale, make_uint4(word << 23 & 0x7f800000u, word << 15 & 0x7f800000u,
-                                                      word << 7 & 0x7f800000u, word >> 1 & 0x7f800000u));
+  ptx::store_shared(at.own_scale, make_uint4(word << 23 & 0x7f800000u, word << 15 & 0x7f800000u,
+                                             word << 7 & 0x7f800000u, word >> 1 & 0x7f800000u));
   __syncwarp();
   Totals<kGroups> quad;
 #pragma unroll
@@ -144,7 +144,7 @@ __device__ __forceinline__ void add_fp4(Totals<kGroups>& totals, uint32_t slot, 
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        by[m][half] = ptx::load_shared_floats(floats + at.scale + (m * kTileRows + 8 * half) * 16 + pair * 8);
+        by[m][half] = ptx::load_shared_floats(at.scale + (m * kTileRows + 8 * half) * 16 + pair * 8);
       }
       ptx::load_matrices(words[m], (slot + at.matrices + m * kTileRows * kStageBytes) ^ (pair * 32));
     }
