@@ -162,7 +162,7 @@ class Copier {
     if (walk_.left <= 0) return;
     const Tile<kWidth>& tile = tiles_[walk_.tile];
     const Layout& layout = layout_of(args_, tile);
-    const Segment segment(layout, threadIdx.x / 32);
+    const Segment segment(layout, own_segment());
     const Rows rows = rows_of<kDown>(args_, tile, walk_.part);
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     stage_ = 0;

@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
     if (of_tile != walk.tile) {
       of_tile = walk.tile;
       live = (tile.count + 7) / 8;
-      segment = Segment(layout, warp);
+      segment = Segment(layout, own_segment());
       const int first = segment.first * kStageBytes * (layout.fp4 ? 2 : 1);
       if constexpr (kOwn) own_x.quantise(args.plain_x, tile, first, segment.count / (layout.fp4 ? 1 : 2));
       // Columns that are not there take part as the last one.
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
     // With two places for sums the barrier below is enough: nobody passes that of the next unit before all have read
     // those of this one.
     float* of_unit = sums + (kSumPlaces<kGroups> == 2 ? turn % 2 * kSumFloats<kGroups> : 0);
-    float* of_warp = of_unit + warp * 2 * kGroups * 128;
+    float* of_warp = of_unit + own_segment() * 2 * kGroups * 128;
     const auto store_totals = [&](const Totals<kGroups>& totals) {
       float* mine = of_warp + lane / 4 * 8 + lane % 4 * 2;
 #pragma unroll
@@ -239,8 +239,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
       Totals<kGroups> totals = {};
 #pragma unroll 1
       for (int stage = 0; stage < segment.count; ++stage) {
-        do_stage([&] { return X(activations, x, x_scales, stage, live); },
-                 [&] { copier.copy_next_fp4(last_slot); },
+        do_stage([&] { return X(activations, x, x_scales, stage, live); }, [&] { copier.copy_next_fp4(last_slot); },
                  [&](const X& own) { add_fp4<kGroups, kEach>(totals, slot, scales_of(stage), at, own, live); });
       }
       if constexpr (kSumPlaces<kGroups> == 1) __syncthreads();
@@ -266,7 +265,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
       if constexpr (kSumPlaces<kGroups> == 1) __syncthreads();
       store_totals(totals);
     }
-    scales = 2 * (unit_scales + lane * 4 * kStages<kQuads>) + kUnitScaleBytes<kQuads> - scales;
+    scales = 2 * (unit_scales + lane * 4 * kStages<kQuads>)+kUnitScaleBytes<kQuads> - scales;
     __syncthreads();
     // Few columns keep one warp busy; not always the same.
     finish_unit<kDown, kGroups>(args, tile, walk.part, of_unit, (warp + turn) % kWarps * 32 + lane);
@@ -310,8 +309,7 @@ void multiply(const ExpertsCall& call, ProductArgs<8 * kGroups> args, const Oper
   };
   // Published shapes: 4096 and 2048 with blocks of 128, 5120 and 2304 with 32.
   const auto known = [&](int block, int quads) {
-    return args.x.block == block && args.routed.fp4 && !args.shared.fp4 &&
-           args.routed.row_bytes == quads * kStageBytes;
+    return args.x.block == block && args.routed.fp4 && !args.shared.fp4 && args.routed.row_bytes == quads * kStageBytes;
   };
   if constexpr (kGroups == 1 && kSlots == 3) {
     constexpr int kV4 = kDown ? 16 : 32, kV41 = kDown ? 18 : 40;

@@ -31,22 +31,28 @@ inline Layout matrix_layout(const Matrix& w) {
   return layout;
 }
 
-// Quads of blocks in segment `index` of a row: as many in each, the first ones have one more. Warps that are neighbours
-// have another scheduler each.
+// Quads of blocks in segment `index` of a row: as many in each, the first ones have one more.
 __device__ __forceinline__ int segment_quads(int quads, int index) {
   return quads / kSegments + (index < quads % kSegments ? 1 : 0);
 }
 
-// The stages of a warp's segment.
+// Which segment the calling warp has. Longer ones go to the schedulers of warps 0 to 3 in order, and in the later half
+// of the blocks, of which a multiprocessor has one, to the others first.
+__device__ __forceinline__ int own_segment() {
+  const int shift = 2 * blockIdx.x >= gridDim.x ? 2 : 0;
+  return (threadIdx.x / 32 + shift) % kSegments;
+}
+
+// The stages of a segment.
 struct Segment {
   int first = 0, count = 0;
 
   Segment() = default;
-  __device__ __forceinline__ Segment(const Layout& layout, int warp) {
+  __device__ __forceinline__ Segment(const Layout& layout, int index) {
     const int shift = layout.fp4 ? 0 : 1;  // two stages of fp8 are a quad
     const int quads = layout.row_bytes / kStageBytes >> shift;
-    first = warp * (quads / kSegments) + min(warp, quads % kSegments) << shift;
-    count = segment_quads(quads, warp) << shift;
+    first = index * (quads / kSegments) + min(index, quads % kSegments) << shift;
+    count = segment_quads(quads, index) << shift;
   }
 };
 
