@@ -91,8 +91,8 @@ class LineScales<F, true> {
   uint32_t codes_[kCodes][2] = {};
 };
 
-// Where a lane's part of a step is 8 bytes, two steps are loaded at once: half of 32 bytes of one of them, of which
-// lanes 2 i and 2 i + 1 then give each other what is the other's. Loads of 8 bytes take 1.3 times as long.
+// Where a lane's part of a step is 8 bytes, two steps are one load: lane 2 i has the i-th 16 bytes of the first one,
+// lane 2 i + 1 those of the second, and each gives the other what is its part (parts_of).
 template <class F>
 inline constexpr int kLoadSteps = F::kWeightBytes == 8 ? 2 : 1;
 
@@ -104,21 +104,15 @@ struct Line {
   LineScales<F> scales;
 };
 
-// The lane's parts of the steps of a load: for all lanes of a warp.
-template <class F>
-__device__ __forceinline__ void parts_of(const Part<kLoadSteps<F> * F::kWeightBytes>& loaded,
-                                         typename F::Weights (&parts)[kLoadSteps<F>]) {
-  if constexpr (kLoadSteps<F> == 1) {
-    parts[0] = loaded;
-  } else {
-    const bool odd = threadIdx.x % 2 == 1;
+// The lane's parts of both steps of a load: for all lanes of a warp.
+__device__ __forceinline__ void parts_of(const Part<16>& loaded, Part<8> (&parts)[2]) {
+  const bool odd = threadIdx.x % 2 == 1;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t low = loaded.word[i], high = loaded.word[2 + i];
-      const uint32_t other = __shfl_xor_sync(0xffffffff, odd ? low : high, 1);
-      parts[0].word[i] = odd ? other : low;
-      parts[1].word[i] = odd ? high : other;
-    }
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t low = loaded.word[i], high = loaded.word[2 + i];
+    const uint32_t other = __shfl_xor_sync(0xffffffff, odd ? low : high, 1);
+    parts[0].word[i] = odd ? other : low;
+    parts[1].word[i] = odd ? high : other;
   }
 }
 

@@ -62,6 +62,13 @@ inline constexpr int kScaleRow = kRowBytes<kQuads> / 16;
 // Stages of every warp's segment. 0: not known, or not the same.
 template <int kQuads>
 inline constexpr int kStages = kQuads % kSegments == 0 ? kQuads / kSegments : 0;
+// Which segment the calling warp has. If some are longer, they go to the schedulers of warps 0 to 3 in order, and in
+// the later half of the blocks, of which a multiprocessor has one, to the others first.
+template <int kQuads>
+__device__ __forceinline__ int own_segment() {
+  const int warp = threadIdx.x / 32;
+  return kStages<kQuads> > 0 || 2 * blockIdx.x < gridDim.x ? warp : (warp + 2) % kSegments;
+}
 // Whether a lane copies a row's scales of a whole unit at once, and what a warp needs for those of two units.
 template <int kQuads>
 inline constexpr bool kScalesByUnit = kStages<kQuads> == 2 || kStages<kQuads> == 4;
@@ -162,7 +169,7 @@ class Copier {
     if (walk_.left <= 0) return;
     const Tile<kWidth>& tile = tiles_[walk_.tile];
     const Layout& layout = layout_of(args_, tile);
-    const Segment segment(layout, own_segment());
+    const Segment segment(layout, own_segment<kQuads>());
     const Rows rows = rows_of<kDown>(args_, tile, walk_.part);
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     stage_ = 0;

@@ -5,6 +5,7 @@
 // fixes, and a ring of its own, so that it waits for nothing but its own copies; they run ahead into the next unit
 // while sums of the last one meet in shared memory, in ascending order.
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
   const uint32_t ring = rings + warp * kSlots * kSlot;
   const uint32_t float_scales = rings + kWarps * kSlots * kSlot;
   const uint32_t unit_scales = float_scales + kWarps * kFloatScaleBytes + warp * 2 * kUnitScaleBytes<kQuads>;
-  Walk walk(args, tile_count);
+  Walk walk = Walk::of_block<std::conditional_t<kFew, uint32_t, int64_t>>(args, tile_count);
   Copier<kDown, 8 * kGroups, kSlots, kQuads> copier(args, tiles, walk, ring, unit_scales);
   if constexpr (kDown || kFew) {
     ptx::wait_for_previous_kernel();
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
     if (of_tile != walk.tile) {
       of_tile = walk.tile;
       live = (tile.count + 7) / 8;
-      segment = Segment(layout, own_segment());
+      segment = Segment(layout, own_segment<kQuads>());
       const int first = segment.first * kStageBytes * (layout.fp4 ? 2 : 1);
       if constexpr (kOwn) own_x.quantise(args.plain_x, tile, first, segment.count / (layout.fp4 ? 1 : 2));
       // Columns that are not there take part as the last one.
@@ -184,7 +185,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
     // With two places for sums the barrier below is enough: nobody passes that of the next unit before all have read
     // those of this one.
     float* of_unit = sums + (kSumPlaces<kGroups> == 2 ? turn % 2 * kSumFloats<kGroups> : 0);
-    float* of_warp = of_unit + own_segment() * 2 * kGroups * 128;
+    float* of_warp = of_unit + own_segment<kQuads>() * 2 * kGroups * 128;
     const auto store_totals = [&](const Totals<kGroups>& totals) {
       float* mine = of_warp + lane / 4 * 8 + lane % 4 * 2;
 #pragma unroll

@@ -36,13 +36,6 @@ __device__ __forceinline__ int segment_quads(int quads, int index) {
   return quads / kSegments + (index < quads % kSegments ? 1 : 0);
 }
 
-// Which segment the calling warp has. Longer ones go to the schedulers of warps 0 to 3 in order, and in the later half
-// of the blocks, of which a multiprocessor has one, to the others first.
-__device__ __forceinline__ int own_segment() {
-  const int shift = 2 * blockIdx.x >= gridDim.x ? 2 : 0;
-  return (threadIdx.x / 32 + shift) % kSegments;
-}
-
 // The stages of a segment.
 struct Segment {
   int first = 0, count = 0;
@@ -60,21 +53,22 @@ struct Segment {
 struct Walk {
   int tile, part, left;
 
-  template <class Args>
-  __device__ __forceinline__ Walk(const Args& args, int tile_count) {
-    const int shared_cost = args.shared.fp4 ? 1 : 2, cost = args.routed.fp4 ? 1 : 2;
-    const int64_t shared_units = static_cast<int64_t>(args.shared_tiles) * args.units_per_tile;
-    const int64_t shared_costs = shared_units * shared_cost;
-    const int64_t all =
-        shared_costs + static_cast<int64_t>(tile_count - args.shared_tiles) * args.units_per_tile * cost;
-    const auto unit_at = [&](int64_t at) {
-      return static_cast<int>(at < shared_costs ? (at + shared_cost - 1) / shared_cost
-                                                : shared_units + (at - shared_costs + cost - 1) / cost);
+  // Count: holds the bytes of all tiles, in units of fp4, times the blocks. A division of 64 bits takes long enough for
+  // a kernel to notice that has 100 us.
+  template <class Count, class Args>
+  static __device__ __forceinline__ Walk of_block(const Args& args, int tile_count) {
+    const int shared_shift = args.shared.fp4 ? 0 : 1, shift = args.routed.fp4 ? 0 : 1;
+    const Count shared_units = static_cast<Count>(args.shared_tiles) * args.units_per_tile;
+    const Count shared_costs = shared_units << shared_shift;
+    const Count all =
+        shared_costs + (static_cast<Count>(tile_count - args.shared_tiles) * args.units_per_tile << shift);
+    const auto unit_at = [&](Count at) {
+      return static_cast<int>(at < shared_costs ? (at + shared_shift) >> shared_shift
+                                                : shared_units + ((at - shared_costs + shift) >> shift));
     };
     const int first = unit_at(all * blockIdx.x / gridDim.x);
-    left = unit_at(all * (blockIdx.x + 1) / gridDim.x) - first;
-    tile = first / args.units_per_tile;
-    part = first % args.units_per_tile;
+    return {first / args.units_per_tile, first % args.units_per_tile,
+            unit_at(all * (blockIdx.x + 1) / gridDim.x) - first};
   }
   // Whether the next unit is of the same tile.
   template <class Args>
