@@ -187,6 +187,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
     float* of_unit = sums + (kSumPlaces<kGroups> == 2 ? turn % 2 * kSumFloats<kGroups> : 0);
     float* of_warp = of_unit + own_segment<kQuads>() * 2 * kGroups * 128;
     const auto store_totals = [&](const Totals<kGroups>& totals) {
+      if constexpr (kSumPlaces<kGroups> == 1) __syncthreads();
       float* mine = of_warp + lane / 4 * 8 + lane % 4 * 2;
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
@@ -243,7 +244,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
         do_stage([&] { return X(activations, x, x_scales, stage, live); }, [&] { copier.copy_next_fp4(last_slot); },
                  [&](const X& own) { add_fp4<kGroups, kEach>(totals, slot, scales_of(stage), at, own, live); });
       }
-      if constexpr (kSumPlaces<kGroups> == 1) __syncthreads();
       store_totals(totals);
     } else {
       using X = StageActivations<kGroups, 2, kEach>;
@@ -263,7 +263,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
             [&] { copier.copy_next(last_slot); },
             [&](const Loaded& own) { add_fp8<kGroups, kEach>(totals, slot, at, own.scales, own.x, live); });
       }
-      if constexpr (kSumPlaces<kGroups> == 1) __syncthreads();
       store_totals(totals);
     }
     scales = 2 * (unit_scales + lane * 4 * kStages<kQuads>)+kUnitScaleBytes<kQuads> - scales;
