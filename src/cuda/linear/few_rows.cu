@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(32 * kWarps, 16 / kWarps) multiply_few(const _
 #pragma unroll
   for (int slot = 0; slot < kRing; ++slot) {
 #pragma unroll
-    for (int step = 0; step < F::kSteps; ++step) loader.load_step(ring[slot], step);
+    for (int i = 0; i < Line<F>::kLoads; ++i) loader.load(ring[slot], i);
     loader.next(ring[slot]);
   }
   ptx::wait_for_previous_kernel();
@@ -147,6 +147,7 @@ __global__ void __launch_bounds__(32 * kWarps, 16 / kWarps) multiply_few(const _
   // acc += the line's products, `left` blocks from the extent's `block` on; another line takes its place.
   const auto add_line = [&](Line<F>& line, float(&acc)[kRowTiles][4], int block, int left) {
     constexpr int kUnitBlocks = F::kUnit / kBlock;
+    typename F::Weights parts[2][2];  // of a load of two steps: [row g, g + 8][step]
 #pragma unroll
     for (int unit = 0; unit < F::kUnits; ++unit) {
       const bool there = unit * kUnitBlocks < left;
@@ -155,8 +156,17 @@ __global__ void __launch_bounds__(32 * kWarps, 16 / kWarps) multiply_few(const _
       for (int u = 0; u < F::kUnitSteps; ++u) {
         const int s = unit * F::kUnitSteps + u;
         uint32_t a[F::kProducts][4];
-        F::weights(line.weights[s][0], line.weights[s][1], a);
-        loader.load_step(line, s);
+        if constexpr (kLoadSteps<F> == 1) {
+          F::weights(line.loaded[s][0], line.loaded[s][1], a);
+          loader.load(line, s);
+        } else {
+          if (s % 2 == 0) {
+            parts_of(line.loaded[s / 2][0], parts[0]);
+            parts_of(line.loaded[s / 2][1], parts[1]);
+            loader.load(line, s / 2);
+          }
+          F::weights(parts[0][s % 2], parts[1][s % 2], a);
+        }
         if (!there) continue;
 #pragma unroll
         for (int n = 0; n < kRowTiles; ++n) {

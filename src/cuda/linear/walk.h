@@ -91,12 +91,30 @@ class LineScales<F, true> {
   uint32_t codes_[kCodes][2] = {};
 };
 
+// Where a lane's part of a step is 8 bytes, two steps are one load: lane 2 i has the i-th 16 bytes of the first one,
+// lane 2 i + 1 those of the second, and each gives the other what is its part (parts_of).
+template <class F>
+inline constexpr int kLoadSteps = F::kWeightBytes == 8 ? 2 : 1;
+
 // A line of the rows of a tile, rows g and g + 8 in lane 4 g + t.
 template <class F>
 struct Line {
-  typename F::Weights weights[F::kSteps][2];
+  static constexpr int kLoads = F::kSteps / kLoadSteps<F>;
+  Part<kLoadSteps<F> * F::kWeightBytes> loaded[kLoads][2];
   LineScales<F> scales;
 };
+
+// The lane's parts of both steps of a load: for all lanes of a warp.
+__device__ __forceinline__ void parts_of(const Part<16>& loaded, Part<8> (&parts)[2]) {
+  const bool odd = threadIdx.x % 2 == 1;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t low = loaded.word[i], high = loaded.word[2 + i];
+    const uint32_t other = __shfl_xor_sync(0xffffffff, odd ? low : high, 1);
+    parts[0].word[i] = odd ? other : low;
+    parts[1].word[i] = odd ? high : other;
+  }
+}
 
 // Loads a warp's lines in the order of its walk, `lines` of each tile: nothing where the segment has fewer, or past the
 // last tile.
@@ -108,12 +126,13 @@ class Loader {
     enter();
   }
 
-  // Into one of the line's steps, when its registers are free; after the last step next().
-  __device__ __forceinline__ void load_step(Line<F>& line, int step) const {
+  // One of the line's loads, when its registers are free; after the last one next().
+  __device__ __forceinline__ void load(Line<F>& line, int i) const {
+    const int step = kLoadSteps<F> * i + (kLoadSteps<F> == 1 ? 0 : threadIdx.x % 2);
     if (step * F::kStepBlocks >= left_) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      ptx::load_stream(line.weights[step][half].word, from_[half] + step * (4 * F::kWeightBytes), policy_);
+      ptx::load_stream(line.loaded[i][half].word, from_[half] + i * (4 * kLoadSteps<F> * F::kWeightBytes), policy_);
     }
   }
   __device__ __forceinline__ void next(Line<F>& line) {
@@ -130,7 +149,8 @@ class Loader {
   __device__ __forceinline__ void enter() {
     left_ = tile_ < walk_.tiles ? walk_.blocks : 0;
     const int lane = threadIdx.x % 32;
-    const std::byte* begin = piece_.data + walk_.begin * F::kBlockBytes + lane % 4 * F::kWeightBytes;
+    const int place = kLoadSteps<F> == 1 ? lane % 4 * F::kWeightBytes : lane % 2 * 32 + lane % 4 / 2 * 16;
+    const std::byte* begin = piece_.data + walk_.begin * F::kBlockBytes + place;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       from_[half] = begin + row_of_tile(piece_, tile_, lane / 4 + 8 * half) * F::row_bytes(piece_.in);

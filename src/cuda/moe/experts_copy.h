@@ -54,22 +54,31 @@ __device__ __forceinline__ Rows rows_of(const ProductArgs<kWidth>& args, const T
            scales(kDown ? expert.w2_scale : expert.w3_scale, second)}};
 }
 
-// Shapes that the products of few columns know beforehand: kStages of fp4 in each warp's segment, so that rows are
-// kSegments * kStages * kStageBytes long. 0: any shape.
-template <int kStages>
-inline constexpr int kRowBytes = kSegments * kStages * kStageBytes;
-template <int kStages>
-inline constexpr int kScaleRow = kRowBytes<kStages> / 16;
+// Shapes that the products of few columns know beforehand: rows of kQuads stages of fp4. 0: any shape.
+template <int kQuads>
+inline constexpr int kRowBytes = kQuads * kStageBytes;
+template <int kQuads>
+inline constexpr int kScaleRow = kRowBytes<kQuads> / 16;
+// Stages of every warp's segment. 0: not known, or not the same.
+template <int kQuads>
+inline constexpr int kStages = kQuads % kSegments == 0 ? kQuads / kSegments : 0;
+// Which segment the calling warp has. If some are longer, they go to the schedulers of warps 0 to 3 in order, and in
+// the later half of the blocks, of which a multiprocessor has one, to the others first.
+template <int kQuads>
+__device__ __forceinline__ int own_segment() {
+  const int warp = threadIdx.x / 32;
+  return kStages<kQuads> > 0 || 2 * blockIdx.x < gridDim.x ? warp : (warp + 2) % kSegments;
+}
 // Whether a lane copies a row's scales of a whole unit at once, and what a warp needs for those of two units.
-template <int kStages>
-inline constexpr bool kScalesByUnit = kStages == 2 || kStages == 4;
-template <int kStages>
-inline constexpr int kUnitScaleBytes = kScalesByUnit<kStages> ? kScaleBytes * kStages : 0;
-template <int kStages>
-inline constexpr int kSlotBytes = kWeightBytes + (kScalesByUnit<kStages> ? 0 : kScaleBytes);
+template <int kQuads>
+inline constexpr bool kScalesByUnit = kStages<kQuads> == 2 || kStages<kQuads> == 4;
+template <int kQuads>
+inline constexpr int kUnitScaleBytes = kScalesByUnit<kQuads> ? kScaleBytes * kStages<kQuads> : 0;
+template <int kQuads>
+inline constexpr int kSlotBytes = kWeightBytes + (kScalesByUnit<kQuads> ? 0 : kScaleBytes);
 
 // The copying end of a warp's ring.
-template <bool kDown, int kWidth, int kSlots, int kStages>
+template <bool kDown, int kWidth, int kSlots, int kQuads>
 class Copier {
  public:
   // `unit_scales`: of kScalesByUnit, places for those of two units.
@@ -78,12 +87,12 @@ class Copier {
       : args_(args),
         tiles_(tiles),
         place_(piece_place(threadIdx.x % 32 / 4, threadIdx.x % 4)),
-        unit_scales_(unit_scales + threadIdx.x % 32 * 4 * kStages),
-        both_unit_scales_(2 * unit_scales_ + kUnitScaleBytes<kStages>),
+        unit_scales_(unit_scales + threadIdx.x % 32 * 4 * kStages<kQuads>),
+        both_unit_scales_(2 * unit_scales_ + kUnitScaleBytes<kQuads>),
         walk_(walk) {
     enter();
 #pragma unroll 1
-    for (int i = 0; i < kSlots - 1; ++i) copy_next(ring + i * kSlotBytes<kStages>);
+    for (int i = 0; i < kSlots - 1; ++i) copy_next(ring + i * kSlotBytes<kQuads>);
   }
 
   // The next stage into `slot`. For all lanes, which are done with what the slot had.
@@ -102,27 +111,45 @@ class Copier {
     }
     ptx::copies_commit();
   }
-  // The same of a unit of fp4 with kStages, where it is known that kStage is the next, or the first of the unit behind
+  // The same where it is known that the stage is of fp4.
+  __device__ __forceinline__ void copy_next_fp4(uint32_t slot) {
+    if constexpr (kQuads == 0) return copy_next(slot);
+    if (stage_ == stages_) next_unit();
+    if (walk_.left > 0) {
+      const uint32_t to = slot + place_;
+      constexpr int kHalf = 8 * kRowBytes<kQuads>;
+      const int from = stage_ * kStageBytes;
+      ptx::copy_async_at<0, 0>(to, weights_[0] + from);
+      ptx::copy_async_at<512, kHalf>(to, weights_[0] + from);
+      ptx::copy_async_at<1024, 0>(to, weights_[1] + from);
+      ptx::copy_async_at<1536, kHalf>(to, weights_[1] + from);
+      copy_scales(slot, stage_);
+      ++stage_;
+    }
+    ptx::copies_commit();
+  }
+  // The same of a unit with kStages, where it is known that kStage is the next, or the first of the unit behind
   // it if kStage is kStages, and so on.
   template <int kStage>
   __device__ __forceinline__ void copy_known(uint32_t slot) {
-    if constexpr (kStage == kStages) next_unit();
+    if constexpr (kStage == kStages<kQuads>) next_unit();
     if (walk_.left > 0) {
-      constexpr int kFrom = kStage % kStages * kStageBytes, kHalf = kFrom + 8 * kRowBytes<kStages>;
+      constexpr int kFrom = kStage % kStages<kQuads> * kStageBytes, kHalf = kFrom + 8 * kRowBytes<kQuads>;
       const uint32_t to = slot + place_;
       ptx::copy_async_at<0, kFrom>(to, weights_[0]);
       ptx::copy_async_at<512, kHalf>(to, weights_[0]);
       ptx::copy_async_at<1024, kFrom>(to, weights_[1]);
       ptx::copy_async_at<1536, kHalf>(to, weights_[1]);
-      copy_scales(slot, kStage % kStages);
+      copy_scales(slot, kStage % kStages<kQuads>);
+      stage_ = kStage % kStages<kQuads> + 1;
     }
     ptx::copies_commit();
   }
 
  private:
   __device__ __forceinline__ void copy_scales(uint32_t slot, int stage) {
-    if constexpr (kScalesByUnit<kStages>) {
-      if (stage == 0) ptx::copy_async<4 * kStages>(unit_scales_, scale_);
+    if constexpr (kScalesByUnit<kQuads>) {
+      if (stage == 0) ptx::copy_async<4 * kStages<kQuads>>(unit_scales_, scale_);
     } else {
       ptx::copy_async<4>(slot + kWeightBytes + threadIdx.x % 32 * 4, scale_ + 4 * stage);
     }
@@ -131,8 +158,8 @@ class Copier {
     unit_scales_ = both_unit_scales_ - unit_scales_;
     if (!walk_.next(args_) || !fp4_) return enter();
     const Layout& layout = layout_of(args_, tiles_[walk_.tile]);
-    const int row_bytes = kStages == 0 ? layout.row_bytes : kRowBytes<kStages>;
-    const int scale_row = kStages == 0 ? layout.scale_row : kScaleRow<kStages>;
+    const int row_bytes = kQuads == 0 ? layout.row_bytes : kRowBytes<kQuads>;
+    const int scale_row = kQuads == 0 ? layout.scale_row : kScaleRow<kQuads>;
 #pragma unroll
     for (int m = 0; m < 2; ++m) weights_[m] += kUnitRows<kDown> * row_bytes;
     scale_ += kUnitRows<kDown> * scale_row;
@@ -142,7 +169,7 @@ class Copier {
     if (walk_.left <= 0) return;
     const Tile<kWidth>& tile = tiles_[walk_.tile];
     const Layout& layout = layout_of(args_, tile);
-    const Segment segment(layout, threadIdx.x / 32);
+    const Segment segment(layout, own_segment<kQuads>());
     const Rows rows = rows_of<kDown>(args_, tile, walk_.part);
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     stage_ = 0;

@@ -88,24 +88,26 @@ struct OwnActivations {
   __device__ __forceinline__ void quantise(const bf16* x, const Tile<kWidth>& tile, int first, int quads) {
     constexpr int kAtOnce = 4;
     const int lane = threadIdx.x % 32, count = tile.count * quads;
+    int column = 0, quad = 0;
     __syncwarp();
 #pragma unroll 1
     for (int base = 0; base < count; base += kAtOnce) {
       uint2 four[kAtOnce];
+      int columns[kAtOnce], at[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int column = (base + i) / quads, at = first + (base + i) % quads * 128;
+        columns[i] = column, at[i] = first + quad * 128;
         if (base + i < count) {
-          four[i] =
-              __ldcg(reinterpret_cast<const uint2*>(x + static_cast<int64_t>(tile.pairs[column]) * width + at) + lane);
+          four[i] = __ldcg(
+              reinterpret_cast<const uint2*>(x + static_cast<int64_t>(tile.pairs[column]) * width + at[i]) + lane);
         }
+        if (++quad == quads) quad = 0, ++column;
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int column = (base + i) / quads, at = first + (base + i) % quads * 128;
         if (base + i < count) {
-          quantise_quad(four[i], kBlock, all.values + column * own_stride(width) + at,
-                        all.scales + (column * width + at) / kBlock);
+          quantise_quad(four[i], kBlock, all.values + columns[i] * own_stride(width) + at[i],
+                        all.scales + (columns[i] * width + at[i]) / kBlock);
         }
       }
     }

@@ -287,7 +287,7 @@ __device__ __forceinline__ void sum_unit(const ManyArgs& args, const Layout& lay
     }
   };
 
-  const int count = args.x.quads, share = (count + kSegments - 1) / kSegments;  // as Segment has it
+  const int count = args.x.quads;
 #pragma unroll
   for (int h = 0; h < kHalves; ++h) {
 #pragma unroll
@@ -337,16 +337,16 @@ __device__ __forceinline__ void sum_unit(const ManyArgs& args, const Layout& lay
     }
   };
   weights.decode(0, stages, a[0]);
-  int left = share;  // of the segment
+  int segment = 0, left = segment_quads(count, 0);
 #pragma unroll 1
   for (int q = 0; q < count; ++q) {
     const bool more = q + 1 < count;
     add_quad(more);
-    if (--left > 0 && more) continue;
-    left = share;
-    end_segment(q < share, !more);
+    if (--left > 0) continue;
+    end_segment(segment == 0, !more);
+    left = segment_quads(count, ++segment);
   }
-  if ((count + share - 1) / share < kSegments) {  // a segment without values: zero
+  if (count < kSegments) {  // a segment without values: zero
 #pragma unroll
     for (int j = 0; j < kHalves * kTiles; ++j) {
 #pragma unroll

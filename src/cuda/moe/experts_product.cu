@@ -5,6 +5,7 @@
 // fixes, and a ring of its own, so that it waits for nothing but its own copies; they run ahead into the next unit
 // while sums of the last one meet in shared memory, in ascending order.
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
@@ -45,9 +46,9 @@ template <int kGroups>
 constexpr int kTileBytes = kGroups == 1 ? (kTilesAtHand * sizeof(Tile<8>) + 63) / 64 * 64 : 0;
 
 // All, but for activations: sums, tiles, rings, scales as floats, of units.
-template <int kGroups, int kSlots, int kStages>
+template <int kGroups, int kSlots, int kQuads>
 constexpr int kMemory = kSumBytes<kGroups> + kTileBytes<kGroups> +
-                        kWarps * (kSlots * kSlotBytes<kStages> + kFloatScaleBytes + 2 * kUnitScaleBytes<kStages>);
+                        kWarps * (kSlots * kSlotBytes<kQuads> + kFloatScaleBytes + 2 * kUnitScaleBytes<kQuads>);
 
 template <int kGroups>
 __device__ __forceinline__ float add_segments(const float* sums, int m, int row, int column) {
@@ -84,7 +85,7 @@ __device__ __forceinline__ void prefetch_range(const std::byte* data, int64_t by
 
 // kActBlock: values that share a scale of the activations. kFew: tiles are made here, and the second product quantises
 // the activations.
-template <bool kDown, int kGroups, int kSlots, int kActBlock, bool kFew, int kStages>
+template <bool kDown, int kGroups, int kSlots, int kActBlock, bool kFew, int kQuads>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
     multiply_experts(const __grid_constant__ ProductArgs<8 * kGroups> args) {
   using ThisTile = Tile<8 * kGroups>;
@@ -125,14 +126,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
       __syncthreads();
     }
   }
-  static_assert(kMemory<kGroups, kSlots, kStages> % 16 == 0, "where activations follow");
-  constexpr int kSlot = kSlotBytes<kStages>;
+  static_assert(kMemory<kGroups, kSlots, kQuads> % 16 == 0, "where activations follow");
+  constexpr int kSlot = kSlotBytes<kQuads>;
   const uint32_t rings = ptx::shared_address(memory) + kSumBytes<kGroups> + kTileBytes<kGroups>;
   const uint32_t ring = rings + warp * kSlots * kSlot;
   const uint32_t float_scales = rings + kWarps * kSlots * kSlot;
-  const uint32_t unit_scales = float_scales + kWarps * kFloatScaleBytes + warp * 2 * kUnitScaleBytes<kStages>;
-  Walk walk(args, tile_count);
-  Copier<kDown, 8 * kGroups, kSlots, kStages> copier(args, tiles, walk, ring, unit_scales);
+  const uint32_t unit_scales = float_scales + kWarps * kFloatScaleBytes + warp * 2 * kUnitScaleBytes<kQuads>;
+  Walk walk = Walk::of_block<std::conditional_t<kFew, uint32_t, int64_t>>(args, tile_count);
+  Copier<kDown, 8 * kGroups, kSlots, kQuads> copier(args, tiles, walk, ring, unit_scales);
   if constexpr (kDown || kFew) {
     ptx::wait_for_previous_kernel();
     ptx::let_next_kernel_start();
@@ -140,20 +141,23 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
 
   uint32_t slot = ring, last_slot = ring + (kSlots - 1) * kSlot;
   const LanePlaces at(float_scales + warp * kFloatScaleBytes);
-  uint32_t scales = unit_scales + lane * 4 * kStages;
-  OwnActivations<kActBlock> own_x(memory + kMemory<kGroups, kSlots, kStages>, args.x.width, args.few.rows);
+  uint32_t scales = unit_scales + lane * 4 * kStages<kQuads>;
+  OwnActivations<kActBlock> own_x(memory + kMemory<kGroups, kSlots, kQuads>, args.x.width, args.few.rows);
   const Activations& activations = kOwn ? own_x.all : args.x;
+  const OwnBlock own_block;
   int of_tile = -1, live = 0;
+  bool narrow = false;
   Segment segment;
   // Of the lane in args.x, at the segment: values of its column of each group, scales of its two columns.
   int x[kGroups], x_scales[kGroups][2];
+  uint4 values[std::max(1, kStages<kQuads>)];  // of a narrow tile
   for (int turn = 0; walk.left > 0; walk.next(args), ++turn) {
     const ThisTile& tile = tiles[walk.tile];
     const Layout& layout = layout_of(args, tile);
     if (of_tile != walk.tile) {
       of_tile = walk.tile;
       live = (tile.count + 7) / 8;
-      segment = Segment(layout, warp);
+      segment = Segment(layout, own_segment<kQuads>());
       const int first = segment.first * kStageBytes * (layout.fp4 ? 2 : 1);
       if constexpr (kOwn) own_x.quantise(args.plain_x, tile, first, segment.count / (layout.fp4 ? 1 : 2));
       // Columns that are not there take part as the last one.
@@ -162,16 +166,40 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
         return kOwn ? last : row_of<kDown>(args, tile.pairs[last]);
       };
       const int stride = kOwn ? own_stride(args.x.width) : args.x.width;
+      narrow = kGroups == 1 && layout.fp4 && tile.count <= kNarrow;
 #pragma unroll
       for (int n = 0; n < kGroups; ++n) {
-        x[n] = row(8 * n + lane / 4) * stride + first + lane % 4 * 8;
+        const int block = narrow ? lane / 8 : 0;
+        x[n] = row(narrow ? lane / 4 % kNarrow : 8 * n + lane / 4) * stride + first + 32 * block + lane % 4 * 8;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          x_scales[n][i] = (row(8 * n + lane % 4 * 2 + i) * args.x.width + first) / kActBlock;
+          x_scales[n][i] = (row(narrow ? i : 8 * n + lane % 4 * 2 + i) * args.x.width + first) / kActBlock;
         }
       }
+      if (narrow) {
+#pragma unroll
+        for (int stage = 0; stage < kStages<kQuads>; ++stage) values[stage] = narrow_values(activations, x[0], stage);
+      }
     }
-    Totals<kGroups> totals = {};
+    const float unit = layout.fp4 ? kE2m1AsE4m3 : 1.0f;
+    // With two places for sums the barrier below is enough: nobody passes that of the next unit before all have read
+    // those of this one.
+    float* of_unit = sums + (kSumPlaces<kGroups> == 2 ? turn % 2 * kSumFloats<kGroups> : 0);
+    float* of_warp = of_unit + own_segment<kQuads>() * 2 * kGroups * 128;
+    const auto store_totals = [&](const Totals<kGroups>& totals) {
+      if constexpr (kSumPlaces<kGroups> == 1) __syncthreads();
+      float* mine = of_warp + lane / 4 * 8 + lane % 4 * 2;
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+#pragma unroll
+        for (int n = 0; n < kGroups; ++n) {
+          const float(&of)[4] = totals.of[m][n];
+          float* to = mine + (m * kGroups + n) * 128;
+          *reinterpret_cast<float2*>(to) = make_float2(of[0] * unit, of[1] * unit);
+          *reinterpret_cast<float2*>(to + 64) = make_float2(of[2] * unit, of[3] * unit);
+        }
+      }
+    };
     // `load` is called before the wait for the stage's copies, and what it returns goes to `add`.
     const auto do_stage = [&](const auto& load, const auto& copy, const auto& add) {
       const auto loaded = load();
@@ -184,24 +212,42 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
       slot += kSlot;
       if (slot == ring + kSlots * kSlot) slot = ring;
     };
-    const auto do_fp4 = [&](int stage, const auto& copy) {
-      using X = StageActivations<kGroups, 4, kEach>;
-      const uint32_t own_scales = kScalesByUnit<kStages> ? scales + 4 * stage : slot + kWeightBytes + lane * 4;
-      do_stage([&] { return X(activations, x, x_scales, stage, live); }, copy,
-               [&](const X& own) { add_fp4<kGroups, kEach>(totals, slot, own_scales, at, own, live); });
+    const auto scales_of = [&](int stage) {
+      return kScalesByUnit<kQuads> ? scales + 4 * stage : slot + kWeightBytes + lane * 4;
     };
-    if (layout.fp4) {
-      if constexpr (kStages > 0) {
+    if (narrow) {
+      using Scales = NarrowScales<kEach>;
+      float totals[kNarrow] = {};
+      const auto do_fp4 = [&](int stage, const uint4& of_stage, const auto& copy) {
+        do_stage([&] { return Scales(activations, x_scales[0], stage); }, copy,
+                 [&](const Scales& own) {
+                   add_fp4_narrow<kEach>(totals, slot, scales_of(stage), at, own_block, of_stage, own);
+                 });
+      };
+      if constexpr (kStages<kQuads> > 0) {
         const auto all = [&]<int... kStage>(std::integer_sequence<int, kStage...>) {
-          (do_fp4(kStage, [&] { copier.template copy_known<kStage + kSlots - 1>(last_slot); }), ...);
+          (do_fp4(kStage, values[kStage], [&] { copier.template copy_known<kStage + kSlots - 1>(last_slot); }), ...);
         };
-        all(std::make_integer_sequence<int, kStages>());
+        all(std::make_integer_sequence<int, kStages<kQuads>>());
       } else {
 #pragma unroll 1
-        for (int stage = 0; stage < segment.count; ++stage) do_fp4(stage, [&] { copier.copy_next(last_slot); });
+        for (int stage = 0; stage < segment.count; ++stage) {
+          do_fp4(stage, narrow_values(activations, x[0], stage), [&] { copier.copy_next_fp4(last_slot); });
+        }
       }
+      *reinterpret_cast<float2*>(of_warp + lane * 8) = make_float2(totals[0] * unit, totals[1] * unit);
+    } else if (layout.fp4) {
+      using X = StageActivations<kGroups, 4, kEach>;
+      Totals<kGroups> totals = {};
+#pragma unroll 1
+      for (int stage = 0; stage < segment.count; ++stage) {
+        do_stage([&] { return X(activations, x, x_scales, stage, live); }, [&] { copier.copy_next_fp4(last_slot); },
+                 [&](const X& own) { add_fp4<kGroups, kEach>(totals, slot, scales_of(stage), at, own, live); });
+      }
+      store_totals(totals);
     } else {
       using X = StageActivations<kGroups, 2, kEach>;
+      Totals<kGroups> totals = {};
       struct Loaded {
         Fp8Scales scales;
         X x;
@@ -217,24 +263,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
             [&] { copier.copy_next(last_slot); },
             [&](const Loaded& own) { add_fp8<kGroups, kEach>(totals, slot, at, own.scales, own.x, live); });
       }
+      store_totals(totals);
     }
-    scales = 2 * (unit_scales + lane * 4 * kStages) + kUnitScaleBytes<kStages> - scales;
-    const float unit = layout.fp4 ? kE2m1AsE4m3 : 1.0f;
-    // With two places for sums the barrier below is enough: nobody passes that of the next unit before all have read
-    // those of this one.
-    float* of_unit = sums + (kSumPlaces<kGroups> == 2 ? turn % 2 * kSumFloats<kGroups> : 0);
-    if constexpr (kSumPlaces<kGroups> == 1) __syncthreads();
-    float* mine = of_unit + warp * 2 * kGroups * 128 + lane / 4 * 8 + lane % 4 * 2;
-#pragma unroll
-    for (int m = 0; m < 2; ++m) {
-#pragma unroll
-      for (int n = 0; n < kGroups; ++n) {
-        const float(&of)[4] = totals.of[m][n];
-        float* to = mine + (m * kGroups + n) * 128;
-        *reinterpret_cast<float2*>(to) = make_float2(of[0] * unit, of[1] * unit);
-        *reinterpret_cast<float2*>(to + 64) = make_float2(of[2] * unit, of[3] * unit);
-      }
-    }
+    scales = 2 * (unit_scales + lane * 4 * kStages<kQuads>)+kUnitScaleBytes<kQuads> - scales;
     __syncthreads();
     // Few columns keep one warp busy; not always the same.
     finish_unit<kDown, kGroups>(args, tile, walk.part, of_unit, (warp + turn) % kWarps * 32 + lane);
@@ -270,21 +301,20 @@ void multiply(const ExpertsCall& call, ProductArgs<8 * kGroups> args, const Oper
   const int64_t most = static_cast<int64_t>(max_tiles<8 * kGroups>(call)) * args.units_per_tile;
   const int blocks = call.stage->processors * kBlocksAtOnce<kGroups>;
   const auto grid = static_cast<unsigned>(std::min<int64_t>(most, blocks));
-  const auto start = [&]<int kActBlock, int kStages>() {
+  const auto start = [&]<int kActBlock, int kQuads>() {
     const int own = kDown && kFew ? own_bytes(kActBlock, args.x.width, call.rows()) : 0;
     launch(*call.stage, kDown ? "multiply_experts down" : "multiply_experts up",
-           multiply_experts<kDown, kGroups, kSlots, kActBlock, kFew, kStages>, dim3(grid), dim3(kThreads),
-           kMemory<kGroups, kSlots, kStages> + own, args);
+           multiply_experts<kDown, kGroups, kSlots, kActBlock, kFew, kQuads>, dim3(grid), dim3(kThreads),
+           kMemory<kGroups, kSlots, kQuads> + own, args);
   };
-  // Published shapes: 4096 and 2048 with blocks of 128, 5120 with 32.
-  const auto known = [&](int stages) {
-    return args.routed.fp4 && !args.shared.fp4 && args.routed.row_bytes == kSegments * stages * kStageBytes;
+  // Published shapes: 4096 and 2048 with blocks of 128, 5120 and 2304 with 32.
+  const auto known = [&](int block, int quads) {
+    return args.x.block == block && args.routed.fp4 && !args.shared.fp4 && args.routed.row_bytes == quads * kStageBytes;
   };
   if constexpr (kGroups == 1 && kSlots == 3) {
-    if (args.x.block == 128 && known(kDown ? 2 : 4) && scales_aligned<kDown>(a, kDown ? 8 : 16)) {
-      return start.template operator()<128, kDown ? 2 : 4>();
-    }
-    if (!kDown && args.x.block == 32 && known(5)) return start.template operator()<32, 5>();
+    constexpr int kV4 = kDown ? 16 : 32, kV41 = kDown ? 18 : 40;
+    if (known(128, kV4) && scales_aligned<kDown>(a, kDown ? 8 : 16)) return start.template operator()<128, kV4>();
+    if (known(32, kV41)) return start.template operator()<32, kV41>();
   }
   args.x.block == 128 ? start.template operator()<128, 0>() : start.template operator()<32, 0>();
 }

@@ -31,17 +31,21 @@ inline Layout matrix_layout(const Matrix& w) {
   return layout;
 }
 
-// The stages of the warp's segment: whole quads of blocks, as many for every warp as there are.
+// Quads of blocks in segment `index` of a row: as many in each, the first ones have one more.
+__device__ __forceinline__ int segment_quads(int quads, int index) {
+  return quads / kSegments + (index < quads % kSegments ? 1 : 0);
+}
+
+// The stages of a segment.
 struct Segment {
   int first = 0, count = 0;
 
   Segment() = default;
-  __device__ __forceinline__ Segment(const Layout& layout, int warp) {
-    const int stages_per_quad = layout.fp4 ? 1 : 2;
-    const int quads = layout.row_bytes / (kStageBytes * stages_per_quad), share = (quads + kSegments - 1) / kSegments;
-    const int begin = min(warp * share, quads), end = min(begin + share, quads);
-    first = begin * stages_per_quad;
-    count = (end - begin) * stages_per_quad;
+  __device__ __forceinline__ Segment(const Layout& layout, int index) {
+    const int shift = layout.fp4 ? 0 : 1;  // two stages of fp8 are a quad
+    const int quads = layout.row_bytes / kStageBytes >> shift;
+    first = index * (quads / kSegments) + min(index, quads % kSegments) << shift;
+    count = segment_quads(quads, index) << shift;
   }
 };
 
@@ -49,21 +53,22 @@ struct Segment {
 struct Walk {
   int tile, part, left;
 
-  template <class Args>
-  __device__ __forceinline__ Walk(const Args& args, int tile_count) {
-    const int shared_cost = args.shared.fp4 ? 1 : 2, cost = args.routed.fp4 ? 1 : 2;
-    const int64_t shared_units = static_cast<int64_t>(args.shared_tiles) * args.units_per_tile;
-    const int64_t shared_costs = shared_units * shared_cost;
-    const int64_t all =
-        shared_costs + static_cast<int64_t>(tile_count - args.shared_tiles) * args.units_per_tile * cost;
-    const auto unit_at = [&](int64_t at) {
-      return static_cast<int>(at < shared_costs ? (at + shared_cost - 1) / shared_cost
-                                                : shared_units + (at - shared_costs + cost - 1) / cost);
+  // Count: holds the bytes of all tiles, in units of fp4, times the blocks. A division of 64 bits takes long enough for
+  // a kernel to notice that has 100 us.
+  template <class Count, class Args>
+  static __device__ __forceinline__ Walk of_block(const Args& args, int tile_count) {
+    const int shared_shift = args.shared.fp4 ? 0 : 1, shift = args.routed.fp4 ? 0 : 1;
+    const Count shared_units = static_cast<Count>(args.shared_tiles) * args.units_per_tile;
+    const Count shared_costs = shared_units << shared_shift;
+    const Count all =
+        shared_costs + (static_cast<Count>(tile_count - args.shared_tiles) * args.units_per_tile << shift);
+    const auto unit_at = [&](Count at) {
+      return static_cast<int>(at < shared_costs ? (at + shared_shift) >> shared_shift
+                                                : shared_units + ((at - shared_costs + shift) >> shift));
     };
     const int first = unit_at(all * blockIdx.x / gridDim.x);
-    left = unit_at(all * (blockIdx.x + 1) / gridDim.x) - first;
-    tile = first / args.units_per_tile;
-    part = first % args.units_per_tile;
+    return {first / args.units_per_tile, first % args.units_per_tile,
+            unit_at(all * (blockIdx.x + 1) / gridDim.x) - first};
   }
   // Whether the next unit is of the same tile.
   template <class Args>

@@ -24,6 +24,7 @@ __device__ __forceinline__ uint32_t piece_place(uint32_t row, uint32_t piece) {
 // Where a lane finds its part: of a slot; of the scales.
 struct LanePlaces {
   uint32_t matrices, halves, own_scale, scale;
+  uint32_t to_rows, own_row;  // of sums on their way to the lanes that add them (add_fp4_narrow)
 
   __device__ __forceinline__ explicit LanePlaces(uint32_t scales) {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -31,9 +32,15 @@ struct LanePlaces {
     halves = keep(piece_place(g, t / 2) + t % 2 * 8);
     own_scale = keep(scales + lane * 16);
     scale = keep(scales + g * 16);
+    to_rows = keep(row_piece(g, t / 2) + t % 2 * 8);
+    own_row = keep(row_piece(lane, 0));
   }
 
  private:
+  // Two pieces of 16 bytes a row, which trade places so that eight rows' are in different banks.
+  static __device__ __forceinline__ uint32_t row_piece(uint32_t row, uint32_t piece) {
+    return row * 32 + (piece ^ (row / 4 & 1)) * 16;
+  }
   // A number that the compiler has to keep instead of finding it anew.
   static __device__ __forceinline__ uint32_t keep(uint32_t v) {
     asm volatile("" : "+r"(v));
@@ -180,6 +187,108 @@ __device__ __forceinline__ void add_fp4(Totals<kGroups>& totals, uint32_t slot, 
           float& total = totals.of[m][n][i];
           total = __fmaf_rn(quad.of[m][n][i], x.scale[n][i % 2][0], total);
         }
+      }
+    }
+  }
+}
+
+// Tiles of one or two columns, which most are where a step has few rows and there are many experts. A product has room
+// for eight, so the columns' parts of the stage's four blocks stand beside each other, each with zeros where the others
+// have values: the sums of all blocks come out of one accumulator, each as if it were alone. They go to the lane that
+// has the row, which multiplies and adds for two columns where lanes of wide tiles do it for eight.
+inline constexpr int kNarrow = 2;
+
+// The lane's values of a stage, which are those of one block; `of_values`: where the first stage's are in `x`.
+__device__ __forceinline__ uint4 narrow_values(const Activations& x, int of_values, int stage) {
+  return *reinterpret_cast<const uint4*>(x.values + of_values + 128 * stage);
+}
+
+// Both columns' scales of a stage, for all lanes; `of_scales`: where the segment's are in `x`.
+template <bool kEach>
+struct NarrowScales {
+  static constexpr int kCount = kEach ? 4 : 1;
+  float of[kNarrow][kCount];
+
+  __device__ __forceinline__ NarrowScales(const Activations& x, const int (&of_scales)[kNarrow], int stage) {
+#pragma unroll
+    for (int c = 0; c < kNarrow; ++c) {
+      const float* from = x.scales + of_scales[c] + kCount * stage;
+      if constexpr (kEach) {
+        const float4 four = *reinterpret_cast<const float4*>(from);
+        of[c][0] = four.x, of[c][1] = four.y, of[c][2] = four.z, of[c][3] = four.w;
+      } else {
+        of[c][0] = *from;
+      }
+    }
+  }
+};
+
+// Which block of a stage the lane has values of, as factors of two f16 each.
+struct OwnBlock {
+  uint32_t factor[4];
+
+  __device__ __forceinline__ OwnBlock() {
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      factor[block] = static_cast<int>(threadIdx.x) % 32 / 8 == block ? 0x3c003c00u : 0;
+    }
+  }
+};
+
+// Adds the stage of fp4 in `slot`, whose weights it overwrites, to the totals of the lane's row.
+template <bool kEach>
+__device__ __forceinline__ void add_fp4_narrow(float (&totals)[kNarrow], uint32_t slot, uint32_t scales,
+                                               const LanePlaces& at, const OwnBlock& own, const uint4& values,
+                                               const NarrowScales<kEach>& x_scales) {
+  const uint32_t word = ptx::load_shared(scales);
+  float sums[2][4] = {};
+#pragma unroll
+  for (int pair = 0; pair < 2; ++pair) {
+    uint32_t words[2][4];  // [m][row g, g + 8 of the first block, then of the second]
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      ptx::load_matrices(words[m], (slot + at.matrices + m * kTileRows * kStageBytes) ^ (pair * 32));
+    }
+#pragma unroll
+    for (int second = 0; second < 2; ++second) {
+      const uint32_t factor = own.factor[2 * pair + second];
+      const uint4 b = make_uint4(ptx::multiply_f16(values.x, factor), ptx::multiply_f16(values.y, factor),
+                                 ptx::multiply_f16(values.z, factor), ptx::multiply_f16(values.w, factor));
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        uint32_t a[2][4];
+        expand_fp4(words[m][2 * second], words[m][2 * second + 1], a);
+        ptx::mma_f16(sums[m], a[0], b.x, b.y);
+        ptx::mma_f16(sums[m], a[1], b.z, b.w);
+      }
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      ptx::store_shared(slot + at.to_rows + (m * kTileRows + 8 * half) * 32,
+                        make_float2(sums[m][2 * half], sums[m][2 * half + 1]));
+    }
+  }
+  __syncwarp();
+  const uint4 low = ptx::load_shared_four(slot + at.own_row), high = ptx::load_shared_four((slot + at.own_row) ^ 16);
+  const float of[4][kNarrow] = {{__uint_as_float(low.x), __uint_as_float(low.y)},
+                                {__uint_as_float(low.z), __uint_as_float(low.w)},
+                                {__uint_as_float(high.x), __uint_as_float(high.y)},
+                                {__uint_as_float(high.z), __uint_as_float(high.w)}};
+  float quad[kNarrow];
+#pragma unroll
+  for (int block = 0; block < 4; ++block) {
+    const float by = __uint_as_float((block < 3 ? word << (23 - 8 * block) : word >> 1) & 0x7f800000u);
+#pragma unroll
+    for (int c = 0; c < kNarrow; ++c) {
+      if constexpr (kEach) {
+        totals[c] = __fmaf_rn(of[block][c], __fmul_rn(by, x_scales.of[c][block]), totals[c]);
+      } else {
+        quad[c] = block == 0 ? __fmul_rn(of[block][c], by) : __fmaf_rn(of[block][c], by, quad[c]);
+        if (block == 3) totals[c] = __fmaf_rn(quad[c], x_scales.of[c][0], totals[c]);
       }
     }
   }
