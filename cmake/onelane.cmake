@@ -39,6 +39,11 @@ function(onelane_sanitize)
   endif()
 endfunction()
 
+# onelane_alone(FILE...): files that give a neighbour's names to other things; in a unity build they are compiled alone.
+function(onelane_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 # onelane_sanitized_for(LABEL TARGET...): where the tests LABEL are left out, these targets, which would only be slow
 # help for the other tests, are compiled as in a release: with the same flags, so that ccache has the objects.
 function(onelane_sanitized_for label)
@@ -49,7 +54,7 @@ function(onelane_sanitized_for label)
   foreach(target IN LISTS ARGN)
     get_target_property(options ${target} COMPILE_OPTIONS)
     list(REMOVE_ITEM options ${sanitize} -O0)
-    set_target_properties(${target} PROPERTIES COMPILE_OPTIONS "${options}")
+    set_target_properties(${target} PROPERTIES COMPILE_OPTIONS "${options}" UNITY_BUILD OFF)
   endforeach()
 endfunction()
 
