@@ -29,12 +29,33 @@ endfunction()
 
 function(onelane_sanitize)
   if(ONELANE_SANITIZE)
-    add_compile_options(-fsanitize=${ONELANE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    set(options -O1 -g1 -fsanitize=${ONELANE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    set_property(GLOBAL PROPERTY ONELANE_SANITIZE_OPTIONS ${options})
+    add_compile_options(${options})
     add_link_options(-fsanitize=${ONELANE_SANITIZE})
   endif()
   if(ONELANE_FUZZ)
     add_compile_options(-fsanitize=fuzzer-no-link)
   endif()
+endfunction()
+
+# onelane_alone(FILE...): files that give a neighbour's names to other things; in a unity build they are compiled alone.
+function(onelane_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
+# onelane_sanitized_for(LABEL TARGET...): where the tests LABEL are left out, these targets, which would only be slow
+# help for the other tests, are compiled as in a release: with the same flags, so that ccache has the objects.
+function(onelane_sanitized_for label)
+  if(NOT ONELANE_SANITIZE OR NOT ONELANE_TEST_SKIP OR NOT label MATCHES "${ONELANE_TEST_SKIP}")
+    return()
+  endif()
+  get_property(sanitize GLOBAL PROPERTY ONELANE_SANITIZE_OPTIONS)
+  foreach(target IN LISTS ARGN)
+    get_target_property(options ${target} COMPILE_OPTIONS)
+    list(REMOVE_ITEM options ${sanitize} -O0)
+    set_target_properties(${target} PROPERTIES COMPILE_OPTIONS "${options}" UNITY_BUILD OFF)
+  endforeach()
 endfunction()
 
 # onelane_exports(TARGET PATTERN...): a shared library that shows these symbols and no others, has none left open, and

@@ -9,12 +9,12 @@
 namespace onelane {
 namespace {
 
-constexpr int64_t kPlenty = int64_t{1} << 30;
+constexpr int64_t kAmple = int64_t{1} << 30;
 
 TEST(Tiers, Complaint28_ShortPromptsHitAndSoDoThoseAround4096) {
   for (const int length : {100, 128, 129, 1000, 2000, 4095, 4096, 4097}) {
     Simulation simulation(simulated_spec(), 40);
-    ASSERT_TRUE(simulation.open({.checkpoint_bytes = kPlenty}));
+    ASSERT_TRUE(simulation.open({.checkpoint_bytes = kAmple}));
     const auto prompt = random_tokens(length, 1);
     EXPECT_EQ(simulation.run_and_release(prompt), 0) << length;
     EXPECT_EQ(simulation.run_and_release(prompt, 1), (length - 1) / kPageTokens * kPageTokens) << length;
@@ -23,7 +23,7 @@ TEST(Tiers, Complaint28_ShortPromptsHitAndSoDoThoseAround4096) {
 
 TEST(Tiers, CheckpointsStandEveryFewPagesAtTheEndAndWhereAPathIsLeft) {
   Simulation simulation(simulated_spec(), 40);
-  ASSERT_TRUE(simulation.open({.checkpoint_bytes = kPlenty, .checkpoint_every = 4}));
+  ASSERT_TRUE(simulation.open({.checkpoint_bytes = kAmple, .checkpoint_every = 4}));
   PrefixCache& cache = simulation.cache();
   const auto prompt = random_tokens(10 * 128 + 1, 1);
   std::vector<int> boundaries;
@@ -51,7 +51,7 @@ TEST(Tiers, ASupersededCheckpointGoesBeforeTheEndOfAnOlderPrompt) {
 
 TEST(Tiers, AHitIsNeverLongerThanThePoolHasRoomFor) {
   Simulation simulation(simulated_spec(), 10);
-  ASSERT_TRUE(simulation.open({.checkpoint_bytes = kPlenty, .host_bytes = kPlenty, .checkpoint_every = 2}));
+  ASSERT_TRUE(simulation.open({.checkpoint_bytes = kAmple, .host_bytes = kAmple, .checkpoint_every = 2}));
   const auto prompt = random_tokens(8 * 128 + 1, 1);
   simulation.run_and_release(prompt);
   EXPECT_EQ(simulation.cache().reclaim(8), 8);
@@ -71,7 +71,7 @@ TEST(Tiers, AHitIsNeverLongerThanThePoolHasRoomFor) {
 
 TEST(Tiers, PagesThatASequenceUsesStayWhenEverythingIsForgotten) {
   Simulation simulation(simulated_spec(), 10);
-  ASSERT_TRUE(simulation.open({.checkpoint_bytes = kPlenty}));
+  ASSERT_TRUE(simulation.open({.checkpoint_bytes = kAmple}));
   auto held = simulation.run(random_tokens(300, 1));
   ASSERT_TRUE(held);
   simulation.cache().clear();
@@ -202,7 +202,7 @@ void check_random_operations(const Budgets& budgets) {
 
 TEST(TiersRandom, WithRoomEverythingIsFoundAgain) {
   Simulation sizes(simulated_spec(), 1);
-  check_random_operations({.options = {.checkpoint_bytes = 3 * sizes.state_bytes(), .host_bytes = kPlenty},
+  check_random_operations({.options = {.checkpoint_bytes = 3 * sizes.state_bytes(), .host_bytes = kAmple},
                            .pages = 400,
                            .nothing_is_lost = true});
 }

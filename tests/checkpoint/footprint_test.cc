@@ -10,7 +10,7 @@
 namespace onelane {
 namespace {
 
-std::string shared_config(const std::string& name) {
+std::string config_beside(const std::string& name) {
   return std::string(ONELANE_ROOT) + "/../shared/data/configs/" + name;
 }
 
@@ -26,7 +26,7 @@ TEST(Footprint, DistinctExperts) {
 }
 
 TEST(Footprint, V41Flash) {
-  const std::string dir = shared_config("v41-flash");
+  const std::string dir = config_beside("v41-flash");
   SKIP_WITHOUT(dir);
   const ModelSpec spec = *load_config(dir);
   const Footprint one = footprint(spec, {.rows = 1, .tokens = 100000});
@@ -65,7 +65,7 @@ TEST(Footprint, V41Flash) {
 }
 
 TEST(Footprint, V4Flash) {
-  const std::string dir = shared_config("v4-flash-0731");
+  const std::string dir = config_beside("v4-flash-0731");
   SKIP_WITHOUT(dir);
   const ModelSpec spec = *load_config(dir);
   const Footprint one = footprint(spec, {.rows = 1, .tokens = 1'000'000});

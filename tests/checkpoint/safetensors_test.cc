@@ -31,7 +31,7 @@ std::string image(const std::string& header, size_t data_size) {
   return file;
 }
 
-std::string refusal(const std::string& file) {
+std::string parse_refusal(const std::string& file) {
   const auto parsed = parse_safetensors(bytes_of(file));
   EXPECT_FALSE(parsed) << file;
   return parsed ? "" : parsed.error().message;
@@ -79,7 +79,7 @@ TEST(Safetensors, TruncatedAtEveryByte) {
   const std::string file = image(R"({"a": {"dtype": "I32", "shape": [2], "data_offsets": [0, 8]}})", 8);
   ASSERT_TRUE(parse_safetensors(bytes_of(file)));
   for (size_t size = 0; size < file.size(); ++size) {
-    const std::string message = refusal(file.substr(0, size));
+    const std::string message = parse_refusal(file.substr(0, size));
     if (size < 8) {
       EXPECT_THAT(message, HasSubstr("8-byte header length"));
     } else if (size < file.size() - 8) {
@@ -94,10 +94,10 @@ TEST(Safetensors, AbsurdHeaderLengths) {
   for (const uint64_t size : {uint64_t{1} << 63, ~uint64_t{0}, ~uint64_t{0} - 7, kMaxSafetensorsHeader + 1}) {
     std::string file(64, '{');
     std::memcpy(file.data(), &size, 8);
-    EXPECT_THAT(refusal(file), HasSubstr(format("claims a header of {} bytes", size)));
+    EXPECT_THAT(parse_refusal(file), HasSubstr(format("claims a header of {} bytes", size)));
   }
-  EXPECT_THAT(refusal(image("", 0)), HasSubstr("not valid JSON"));
-  EXPECT_THAT(refusal(std::string()), HasSubstr("has 0 bytes"));
+  EXPECT_THAT(parse_refusal(image("", 0)), HasSubstr("not valid JSON"));
+  EXPECT_THAT(parse_refusal(std::string()), HasSubstr("has 0 bytes"));
 }
 
 TEST(Safetensors, HostileHeaders) {
@@ -131,7 +131,7 @@ TEST(Safetensors, HostileHeaders) {
       {"null", "exactly the fields"},
   };
   for (const auto& [entry, message] : cases) {
-    EXPECT_THAT(refusal(with(entry)), AllOf(HasSubstr("tensor 't'"), HasSubstr(message))) << entry;
+    EXPECT_THAT(parse_refusal(with(entry)), AllOf(HasSubstr("tensor 't'"), HasSubstr(message))) << entry;
   }
 }
 
@@ -140,21 +140,21 @@ TEST(Safetensors, DuplicatesOverlapsAndNames) {
   const std::string two = R"({"dtype": "I8", "shape": [4], "data_offsets": [3, 7]})";
   const std::string inside = R"({"dtype": "I8", "shape": [1], "data_offsets": [2, 3]})";
   const std::string empty = R"({"dtype": "I8", "shape": [0], "data_offsets": [2, 2]})";
-  EXPECT_THAT(refusal(image(R"({"a": )" + one + R"(, "a": )" + one + "}", 8)), HasSubstr("key 'a' is given twice"));
-  EXPECT_THAT(refusal(image(R"({"a": {"dtype": "I8", "dtype": "U8", "shape": [], "data_offsets": [0, 1]}})", 8)),
+  EXPECT_THAT(parse_refusal(image(R"({"a": )" + one + R"(, "a": )" + one + "}", 8)), HasSubstr("key 'a' is given twice"));
+  EXPECT_THAT(parse_refusal(image(R"({"a": {"dtype": "I8", "dtype": "U8", "shape": [], "data_offsets": [0, 1]}})", 8)),
               HasSubstr("key 'dtype' is given twice"));
-  EXPECT_THAT(refusal(image(R"({"a": )" + one + R"(, "b": )" + two + "}", 8)), HasSubstr("'a' and 'b' overlap"));
-  EXPECT_THAT(refusal(image(R"({"a": )" + one + R"(, "b": )" + one + "}", 8)), HasSubstr("overlap"));
-  EXPECT_THAT(refusal(image(R"({"a": )" + one + R"(, "b": )" + inside + "}", 8)), HasSubstr("'a' and 'b' overlap"));
+  EXPECT_THAT(parse_refusal(image(R"({"a": )" + one + R"(, "b": )" + two + "}", 8)), HasSubstr("'a' and 'b' overlap"));
+  EXPECT_THAT(parse_refusal(image(R"({"a": )" + one + R"(, "b": )" + one + "}", 8)), HasSubstr("overlap"));
+  EXPECT_THAT(parse_refusal(image(R"({"a": )" + one + R"(, "b": )" + inside + "}", 8)), HasSubstr("'a' and 'b' overlap"));
   EXPECT_TRUE(parse_safetensors(bytes_of(image(R"({"a": )" + one + R"(, "b": )" + empty + "}", 8))));
-  EXPECT_THAT(refusal(image(R"({"": )" + one + "}", 8)), HasSubstr("tensor name is empty"));
-  EXPECT_THAT(refusal(image("{\"" + std::string(513, 'x') + "\": " + one + "}", 8)), HasSubstr("longer than 512"));
-  EXPECT_THAT(refusal(image("{\"a\\u001b[2J\": " + one + "}", 8)), HasSubstr("control characters"));
-  EXPECT_THAT(refusal(image("{\"\xc3\x28\": " + one + "}", 8)), HasSubstr("not valid JSON"));
-  EXPECT_THAT(refusal(image("[1]", 8)), HasSubstr("not a JSON object"));
-  EXPECT_THAT(refusal(image(std::string(5000, '['), 8)), HasSubstr("nested deeper"));
-  EXPECT_THAT(refusal(image(R"({"__metadata__": 1})", 0)), HasSubstr("__metadata__ is not an object"));
-  EXPECT_THAT(refusal(image(R"({"__metadata__": {"k": 1}})", 0)), HasSubstr("'k' is not a string"));
+  EXPECT_THAT(parse_refusal(image(R"({"": )" + one + "}", 8)), HasSubstr("tensor name is empty"));
+  EXPECT_THAT(parse_refusal(image("{\"" + std::string(513, 'x') + "\": " + one + "}", 8)), HasSubstr("longer than 512"));
+  EXPECT_THAT(parse_refusal(image("{\"a\\u001b[2J\": " + one + "}", 8)), HasSubstr("control characters"));
+  EXPECT_THAT(parse_refusal(image("{\"\xc3\x28\": " + one + "}", 8)), HasSubstr("not valid JSON"));
+  EXPECT_THAT(parse_refusal(image("[1]", 8)), HasSubstr("not a JSON object"));
+  EXPECT_THAT(parse_refusal(image(std::string(5000, '['), 8)), HasSubstr("nested deeper"));
+  EXPECT_THAT(parse_refusal(image(R"({"__metadata__": 1})", 0)), HasSubstr("__metadata__ is not an object"));
+  EXPECT_THAT(parse_refusal(image(R"({"__metadata__": {"k": 1}})", 0)), HasSubstr("'k' is not a string"));
   EXPECT_TRUE(parse_safetensors(bytes_of(image("{}", 0))));
 }
 
