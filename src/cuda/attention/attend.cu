@@ -219,20 +219,24 @@ onelane_attention_plan make_plan(onelane_attention_shape shape, bool block_atten
   constexpr int kRows = 8;
   constexpr int kDraftRows = 8;
   constexpr int kEntries = 512;  // more are there in long sequences only
+  // Six parts would be as fast for a few rows, but of many rows each part costs the same again, and six blocks beside
+  // each other leave a quarter of the chip idle.
+  constexpr int kSplits = 4;
   onelane_attention_shape usual = shape;
   usual.rows = kRows;
   usual.window_width = std::min(shape.window_width, kWindow + (block_attention ? kDraftRows : 0));
   usual.extra_width = std::min(shape.extra_width, kEntries);
+  usual.splits = kSplits;
   onelane_attention_plan plan;
   check_attention(onelane_attention_make_plan(&usual, &current_device(), &plan));
-  // Blocks of 32 heads are of two kinds, by the list's width; a draft's depends on the row count.
-  if (block_attention && plan.path == ONELANE_PATH_CLUSTER && plan.block_heads == 32) {
+  // Blocks of 32 heads are of two kinds, by the list's width, and add up in two ways.
+  if (plan.path == ONELANE_PATH_CLUSTER && plan.block_heads > 16) {
     plan.block_heads = 16;
     plan.shared_bytes = attention::block_shared_bytes(plan.path, plan.block_heads, plan.splits);
   }
   plan.shape = shape;
   // Blocks of 64 heads decode an entry once where those of 16 do four times. The parts stay, and with them the bits.
-  constexpr int kManyRows = 64;
+  constexpr int kManyRows = 16;
   if (plan.path == ONELANE_PATH_CLUSTER && plan.splits > 1 && shape.rows >= kManyRows && shape.heads % 64 == 0) {
     plan.block_heads = 64;
     plan.chunks_as_few = 1;
