@@ -130,12 +130,14 @@ if wants engine; then
   tests "engine, fenced" 600 engine/engine_test '*SameTokens*:*Ahead*'
   unset ONELANE_FENCE ONELANE_TEST_BACKEND
   for model in mini-v41 mini-v4; do  # a step as it is, recorded, repeated
-    if [[ -z $sanitizer || ! -x $build/src/cli/onelane ]]; then
-      note "sanitizer $model" "not run" 0 "compute-sanitizer or onelane was not found"
-      continue
-    fi
-    step "sanitizer $model" 240 "$sanitizer" --tool memcheck --error-exitcode 9 --print-limit 20 \
-      "$build/src/cli/onelane" generate -m "$root/models/$model" --backend cuda -p "The river was" --max-tokens 24
+    for tool in memcheck initcheck racecheck; do
+      if [[ -z $sanitizer || ! -x $build/src/cli/onelane ]]; then
+        note "$tool $model" "not run" 0 "compute-sanitizer or onelane was not found"
+        continue
+      fi
+      step "$tool $model" 240 "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 20 \
+        "$build/src/cli/onelane" generate -m "$root/models/$model" --backend cuda -p "The river was" --max-tokens 12
+    done
   done
   grep -hE "tokens differ|steady steps|steps ahead" "$out"/engine*.log || true
 fi
@@ -147,6 +149,9 @@ if wants step; then
         --context 2K,128K --accept 3 --json "$out/step-$family.json"
       cat "$out/bench-step-$family.log"
     done
+    step "bench step, prompt" 600 "$onelane" bench step --synthetic v4 --layers 8 --backend cuda --rows "" \
+      --prefill 8192 --chunk 8192 --repeats 3 --json "$out/step-v4-prefill.json"
+    cat "$out/bench-step,-prompt.log"
   else
     note "bench step" "not run" 0 "$onelane is not there"
   fi
