@@ -149,9 +149,9 @@ if wants step; then
         --context 2K,128K --accept 3 --json "$out/step-$family.json"
       cat "$out/bench-step-$family.log"
     done
-    step "bench step, prompt" 600 "$onelane" bench step --synthetic v4 --layers 8 --backend cuda --rows "" \
+    step "bench prompt" 600 "$onelane" bench step --synthetic v4 --layers 8 --backend cuda --rows "" \
       --prefill 8192 --chunk 8192 --repeats 3 --json "$out/step-v4-prefill.json"
-    cat "$out/bench-step,-prompt.log"
+    cat "$out/bench-prompt.log"
   else
     note "bench step" "not run" 0 "$onelane is not there"
   fi
