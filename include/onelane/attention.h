@@ -102,6 +102,7 @@ typedef struct {
   int32_t chunks_as_few;    /* 1: blocks of 64 heads add up as those of 8 and 16 do, so that a split row has the same
                                bits (of outputs above 2^-24); slower. 0: in chunks that are full */
   int32_t shared_bytes;     /* of one block */
+  int32_t reserved;         /* 0; so that no byte of a plan is padding */
   size_t workspace_bytes;   /* to be given to every run */
 } onelane_attention_plan;
 

@@ -140,15 +140,18 @@ TEST(Safetensors, DuplicatesOverlapsAndNames) {
   const std::string two = R"({"dtype": "I8", "shape": [4], "data_offsets": [3, 7]})";
   const std::string inside = R"({"dtype": "I8", "shape": [1], "data_offsets": [2, 3]})";
   const std::string empty = R"({"dtype": "I8", "shape": [0], "data_offsets": [2, 2]})";
-  EXPECT_THAT(parse_refusal(image(R"({"a": )" + one + R"(, "a": )" + one + "}", 8)), HasSubstr("key 'a' is given twice"));
+  EXPECT_THAT(parse_refusal(image(R"({"a": )" + one + R"(, "a": )" + one + "}", 8)),
+              HasSubstr("key 'a' is given twice"));
   EXPECT_THAT(parse_refusal(image(R"({"a": {"dtype": "I8", "dtype": "U8", "shape": [], "data_offsets": [0, 1]}})", 8)),
               HasSubstr("key 'dtype' is given twice"));
   EXPECT_THAT(parse_refusal(image(R"({"a": )" + one + R"(, "b": )" + two + "}", 8)), HasSubstr("'a' and 'b' overlap"));
   EXPECT_THAT(parse_refusal(image(R"({"a": )" + one + R"(, "b": )" + one + "}", 8)), HasSubstr("overlap"));
-  EXPECT_THAT(parse_refusal(image(R"({"a": )" + one + R"(, "b": )" + inside + "}", 8)), HasSubstr("'a' and 'b' overlap"));
+  EXPECT_THAT(parse_refusal(image(R"({"a": )" + one + R"(, "b": )" + inside + "}", 8)),
+              HasSubstr("'a' and 'b' overlap"));
   EXPECT_TRUE(parse_safetensors(bytes_of(image(R"({"a": )" + one + R"(, "b": )" + empty + "}", 8))));
   EXPECT_THAT(parse_refusal(image(R"({"": )" + one + "}", 8)), HasSubstr("tensor name is empty"));
-  EXPECT_THAT(parse_refusal(image("{\"" + std::string(513, 'x') + "\": " + one + "}", 8)), HasSubstr("longer than 512"));
+  EXPECT_THAT(parse_refusal(image("{\"" + std::string(513, 'x') + "\": " + one + "}", 8)),
+              HasSubstr("longer than 512"));
   EXPECT_THAT(parse_refusal(image("{\"a\\u001b[2J\": " + one + "}", 8)), HasSubstr("control characters"));
   EXPECT_THAT(parse_refusal(image("{\"\xc3\x28\": " + one + "}", 8)), HasSubstr("not valid JSON"));
   EXPECT_THAT(parse_refusal(image("[1]", 8)), HasSubstr("not a JSON object"));

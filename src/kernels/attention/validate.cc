@@ -108,6 +108,9 @@ Result<void> check_plan(const onelane_attention_plan& plan) {
   if (plan.block_heads < 1 || plan.shape.heads % plan.block_heads != 0) {
     ONELANE_ATTENTION_REFUSE("plan.block_heads is %d; it must divide the %d heads", plan.block_heads, plan.shape.heads);
   }
+  if (plan.chunks_as_few < 0 || plan.chunks_as_few > 1) {
+    ONELANE_ATTENTION_REFUSE("plan.chunks_as_few is %d; it is 0 or 1", plan.chunks_as_few);
+  }
   const size_t workspace = workspace_bytes(plan.shape, plan.path, plan.splits);
   if (plan.workspace_bytes != workspace) {
     ONELANE_ATTENTION_REFUSE("plan.workspace_bytes is %zu; %d parts of a row need %zu", plan.workspace_bytes,

@@ -163,6 +163,9 @@ TEST_F(Validate, APlanForSomethingElseIsRefused) {
   plan.block_heads = 24;
   expect_refused(plan, "plan.block_heads", false);
   plan = *gpu;
+  plan.chunks_as_few = 2;
+  expect_refused(plan, "plan.chunks_as_few", false);
+  plan = *gpu;
   plan.shape.heads = 7;
   expect_refused(plan, "plan.shape: heads", false);
   plan = *gpu;
