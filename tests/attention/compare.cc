@@ -203,11 +203,11 @@ Difference difference(const onelane_attention_shape& shape, const Output& a, con
         ++part.elements;
         const double x = decoded(shape, a, row, head, dim);
         const double y = decoded(shape, b, row, head, dim);
-        // As values: with a denominator that is infinite, kernels end at zeros of either sign, and where the entries
-        // that count are zero, what is left of others depends on when the largest score came (softmax.h).
+        // As values: with a denominator that is infinite, kernels end at zeros of either sign.
+        const bool same = x == y || (std::isnan(x) && std::isnan(y));
+        part.equal += same_scale && same;
         constexpr double kNothing = 0x1p-24;
-        part.equal += same_scale && (x == y || (std::isnan(x) && std::isnan(y)) ||
-                                     (std::abs(x) < kNothing && std::abs(y) < kNothing));
+        part.nothing += same_scale && !same && std::abs(x) < kNothing && std::abs(y) < kNothing;
         if (std::isnan(x) && std::isnan(y)) continue;
         part_dd += (x - y) * (x - y);
         part_aa += x * x;
@@ -216,6 +216,7 @@ Difference difference(const onelane_attention_shape& shape, const Output& a, con
     const std::lock_guard lock(mutex);
     total.elements += part.elements;
     total.equal += part.equal;
+    total.nothing += part.nothing;
     total.scales += part.scales;
     total.scales_equal += part.scales_equal;
     total.lse_most = std::max(total.lse_most, part.lse_most);

@@ -63,6 +63,9 @@ class Comparison {
 // How two outputs of one problem differ, over every element.
 struct Difference {
   int64_t elements = 0, equal = 0;  // values; of one scale and one code, if fp8
+  // Of one scale and not equal, but both below 2^-24: where the entries that count are zero, what is left of others
+  // depends on when the largest score came (softmax.h).
+  int64_t nothing = 0;
   int64_t scales = 0, scales_equal = 0;
   double lse_most = 0;  // relative above 1; infinite where one is not finite and the other differs
   double l2 = 0;        // decoded

@@ -65,6 +65,14 @@ nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,temperature.gpu,
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
 
+sanitize() {  # sanitize NAME TOOL PROGRAM...
+  if [[ -z $sanitizer || ! -x $3 ]]; then
+    note "$1" "not run" 0 "compute-sanitizer or $3 was not found"
+    return
+  fi
+  step "$1" 240 "$sanitizer" --tool "$2" --error-exitcode 9 --print-limit 20 "${@:3}"
+}
+
 if wants check; then step check 300 "$bin/attention_check" $quick; fi
 if wants torch; then
   fits='import pytest, torch; raise SystemExit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10))'
@@ -89,17 +97,9 @@ if wants plants; then
 fi
 if wants sanitizers; then
   for tool in memcheck racecheck initcheck synccheck; do
-    if [[ -z $sanitizer ]]; then
-      note "sanitizer $tool" "not run" 0 "compute-sanitizer was not found"
-      continue
-    fi
-    step "sanitizer $tool" 240 "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 20 \
-      "$bin/onelane-attention-replay" --sanitizer
+    sanitize "sanitizer $tool" "$tool" "$bin/onelane-attention-replay" --sanitizer
   done
-  if [[ -n $sanitizer ]]; then
-    step "sanitizer memcheck, all formats" 240 "$sanitizer" --tool memcheck --error-exitcode 9 --print-limit 20 \
-      "$bin/attention_check" --quick --no-fence --filter formats
-  fi
+  sanitize "sanitizer memcheck, all formats" memcheck "$bin/attention_check" --quick --no-fence --filter formats
 fi
 if wants bench; then
   step bench 300 "$bin/attention_bench" --baseline "$root/bench/attention/flashmla_h200.csv" --json "$out/attention_bench.json"
@@ -131,12 +131,7 @@ if wants engine; then
   unset ONELANE_FENCE ONELANE_TEST_BACKEND
   for model in mini-v41 mini-v4; do  # a step as it is, recorded, repeated
     for tool in memcheck initcheck racecheck; do
-      if [[ -z $sanitizer || ! -x $build/src/cli/onelane ]]; then
-        note "$tool $model" "not run" 0 "compute-sanitizer or onelane was not found"
-        continue
-      fi
-      step "$tool $model" 240 "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 20 \
-        "$build/src/cli/onelane" generate -m "$root/models/$model" --backend cuda -p "The river was" --max-tokens 12
+      sanitize "$tool $model" "$tool" "$build/src/cli/onelane" generate -m "$root/models/$model" --backend cuda -p "The river was" --max-tokens 12
     done
   done
   grep -hE "tokens differ|steady steps|steps ahead" "$out"/engine*.log || true

@@ -229,19 +229,15 @@ onelane_attention_plan make_plan(onelane_attention_shape shape, bool block_atten
   usual.splits = kSplits;
   onelane_attention_plan plan;
   check_attention(onelane_attention_make_plan(&usual, &current_device(), &plan));
-  // Blocks of 32 heads are of two kinds, by the list's width, and add up in two ways.
-  if (plan.path == ONELANE_PATH_CLUSTER && plan.block_heads > 16) {
-    plan.block_heads = 16;
-    plan.shared_bytes = attention::block_shared_bytes(plan.path, plan.block_heads, plan.splits);
-  }
   plan.shape = shape;
+  if (plan.path != ONELANE_PATH_CLUSTER) return plan;
   // Blocks of 64 heads decode an entry once where those of 16 do four times. The parts stay, and with them the bits.
+  // Blocks of 32 are of two kinds, by the list's width, and add up in two ways.
   constexpr int kManyRows = 16;
-  if (plan.path == ONELANE_PATH_CLUSTER && plan.splits > 1 && shape.rows >= kManyRows && shape.heads % 64 == 0) {
-    plan.block_heads = 64;
-    plan.chunks_as_few = 1;
-    plan.shared_bytes = attention::block_shared_bytes(plan.path, plan.block_heads, plan.splits);
-  }
+  const bool many = plan.splits > 1 && shape.rows >= kManyRows && shape.heads % 64 == 0;
+  plan.block_heads = many ? 64 : std::min(plan.block_heads, 16);
+  plan.chunks_as_few = many ? 1 : 0;
+  plan.shared_bytes = attention::block_shared_bytes(plan.path, plan.block_heads, plan.splits);
   return plan;
 }
 

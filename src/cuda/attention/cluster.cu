@@ -37,7 +37,7 @@ constexpr int larger(int a, int b) { return a > b ? a : b; }
 // Shared memory of a block, in bytes from its start.
 template <int H, bool kSplit>
 struct Layout {
-  static constexpr int kUnits = H == 32 ? 14 : 20;  // what fits
+  static constexpr int kUnits = H == 32 ? 14 : kFewUnits;  // what fits
   static constexpr int kEntries = kUnits * 8;
   static constexpr int kItems = kDim / 32 * H / 8;
 

@@ -15,6 +15,7 @@ inline constexpr int kDim = ONELANE_ATTENTION_DIM;
 inline constexpr int kRope = ONELANE_ATTENTION_ROPE_DIM;
 inline constexpr int kBlocks = kDim / 64;  // of 64 dims: 128 bytes of bf16
 inline constexpr int kMaxSplits = 8;
+inline constexpr int kFewUnits = 20;  // of a chunk of cluster.cu with 8 or 16 heads
 inline constexpr int kItemBytes = 32 * 8 * 4;  // 32 dims of 8 heads as floats: what a warp merges at a time
 
 // n / p.splits

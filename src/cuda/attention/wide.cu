@@ -84,17 +84,19 @@ struct Block {
 // How a block's units are cut into chunks. As smaller blocks have it: 8, 8 and 4 of the 20 that are a chunk there.
 template <bool kAsFew>
 struct Chunks {
+  static constexpr int kOfFew = (kFewUnits + kUnits - 1) / kUnits;  // that are one there
   int units;
 
   __device__ __forceinline__ explicit Chunks(const Share& share) : units(share.end - share.begin) {}
   __device__ __forceinline__ int count() const {
-    return kAsFew ? units / 20 * 3 + (units % 20 + kUnits - 1) / kUnits : (units + kUnits - 1) / kUnits;
+    return kAsFew ? units / kFewUnits * kOfFew + (units % kFewUnits + kUnits - 1) / kUnits
+                  : (units + kUnits - 1) / kUnits;
   }
   __device__ __forceinline__ int first(int chunk) const {
-    return kAsFew ? chunk / 3 * 20 + chunk % 3 * kUnits : chunk * kUnits;
+    return kAsFew ? chunk / kOfFew * kFewUnits + chunk % kOfFew * kUnits : chunk * kUnits;
   }
   __device__ __forceinline__ int units_of(int chunk) const {
-    return min(kAsFew && chunk % 3 == 2 ? 4 : kUnits, units - first(chunk));
+    return min(kAsFew && chunk % kOfFew == kOfFew - 1 ? kFewUnits % kUnits : kUnits, units - first(chunk));
   }
 };
 
@@ -314,9 +316,8 @@ __device__ __forceinline__ void all_have_read() {
   }
 }
 
-// Products of query and records of a chunk: s[4 j + 2 half + i] is that of head 16 warp + 8 half + g and entry 8 j + 2
-// t
-// + i.
+// Products of query and records of a chunk: s[4 j + 2 half + i] is that of head 16 warp + 8 half + g and of entry
+// 8 j + 2 t + i.
 template <int H>
 __device__ __forceinline__ void score(uint32_t shared, uint32_t tile, float (&s)[32]) {
   using Wide = Layout<H>;

@@ -7,6 +7,7 @@
 #include "cuda/linear/format.h"
 #include "cuda/ptx/cluster.h"
 #include "cuda/ptx/wgmma.h"
+#include "cuda/ring.h"
 
 namespace onelane::cuda {
 namespace {
@@ -50,23 +51,7 @@ __device__ Tile tile_of(const Piece& piece) {
   return {inside / beside * kOuts, (band * kBeside + inside % beside) * kRows};
 }
 
-// The ring as a thread goes through it.
-struct Slot {
-  uint32_t barriers;
-  int index = 0;
-  uint32_t round = 0;  // parity
-
-  __device__ explicit Slot(uint32_t barriers) : barriers(barriers) {}
-  __device__ uint32_t full() const { return barriers + index * 8; }
-  __device__ uint32_t empty() const { return barriers + (kStages + index) * 8; }
-  __device__ uint32_t empty_before() const { return barriers + (kStages + (index == 0 ? kStages : index) - 1) * 8; }
-  __device__ int begin() const { return index * kStageBytes; }
-  __device__ void next() {
-    if (++index < kStages) return;
-    index = 0;
-    round ^= 1;
-  }
-};
+using Slot = Ring<kStages>;
 
 // Fills the ring: thread 4 r + t of the warpgroup takes part t of rows r, r + 32, ...
 template <class F>
@@ -110,7 +95,7 @@ __device__ __forceinline__ void fill(const Piece& piece, int first_row, uint8_t*
       }
     }
     ptx::mbarrier_wait(slot.empty(), slot.round ^ 1);
-    uint8_t* stage = shared + slot.begin();
+    uint8_t* stage = shared + slot.index * kStageBytes;
 #pragma unroll
     for (int item = 0; item < kItems; ++item) {
       if (!has(place, item)) break;
@@ -208,13 +193,6 @@ __device__ __forceinline__ void multiply(const Piece& piece, int first_out, uint
 #pragma unroll
     for (int i = 0; i < 4; ++i) acc[j][i] = 0;
   }
-  // An arrival does not wait for loads that were issued before it. So a stage is given back when products of the next
-  // take the registers of sums that its scales were for: these have come by then.
-  bool begun = false;
-  const auto release_before = [&] {
-    __syncwarp();
-    if (begun && lane == 0) ptx::mbarrier_arrive(slot.empty_before());
-  };
   while (place.there(piece)) {
     uint32_t a[S::kSteps][F::kProducts][4];
     float factor[S::kUnits][2] = {};
@@ -230,7 +208,7 @@ __device__ __forceinline__ void multiply(const Piece& piece, int first_out, uint
     const Place following = place.after(piece, F::kUnit, kStageBlocks);
     if (following.there(piece)) next.load(piece, row, following);
     ptx::mbarrier_wait(slot.full(), slot.round);
-    const float* scales = reinterpret_cast<const float*>(shared + slot.begin() + kScales) + 2 * t;
+    const float* scales = reinterpret_cast<const float*>(shared + slot.index * kStageBytes + kScales) + 2 * t;
 #pragma unroll
     for (int unit = 0; unit < S::kUnits; ++unit) {
       if (place.block + unit * S::kUnitBlocks >= place.end) break;
@@ -239,13 +217,13 @@ __device__ __forceinline__ void multiply(const Piece& piece, int first_out, uint
 #pragma unroll
       for (int i = 0; i < F::kUnit / 16; ++i) {
         const int product = unit * (F::kUnit / 16) + i;  // of the stage
-        const uint32_t at = shared_address + slot.begin() + product / 4 * kPanel + product % 4 * 32;
+        const uint32_t at = shared_address + slot.index * kStageBytes + product / 4 * kPanel + product % 4 * 32;
         ptx::wgmma_128<F::kQuantised>(d, a[product / F::kProducts][product % F::kProducts], ptx::swizzled_matrix(at),
                                       i > 0);
       }
       ptx::wgmma_commit();
       hold(d);
-      if (unit == 0) release_before();
+      if (unit == 0) release_before(slot, lane);
       ptx::wgmma_wait<0>();
       hold(d);
 #pragma unroll
@@ -255,8 +233,7 @@ __device__ __forceinline__ void multiply(const Piece& piece, int first_out, uint
         F::promote(acc[j], d[j], factor[unit][0], factor[unit][1], act_scale);
       }
     }
-    if (place.block >= place.end) release_before();  // nothing to multiply
-    begun = true;
+    if (place.block >= place.end) release_before(slot, lane);  // nothing to multiply
     slot.next();
 
     if (following.segment != place.segment) {

@@ -12,6 +12,7 @@
 #include "cuda/moe/experts_weights.h"
 #include "cuda/ptx/cluster.h"
 #include "cuda/ptx/wgmma.h"
+#include "cuda/ring.h"
 
 namespace onelane::cuda::moe {
 namespace {
@@ -34,28 +35,16 @@ constexpr int kBarriers = kTotalsAt + kMultiplying * kTotalBytes;  // of full sl
 constexpr int kSharedBytes = kBarriers + 2 * (kQuadSlots + kStageSlots) * 8;
 static_assert(kSharedBytes <= 227 * 1024 && kTotalsAt % 16 == 0);
 
-// A ring as a thread goes through it.
+// A ring and where its slots are.
 template <int kSlots, int kBytes>
-struct Ring {
-  uint32_t memory, barriers;
-  int index = 0;
-  uint32_t round = 0;  // parity
-  bool begun = false;  // there is a slot before this one
+struct SlotRing : Ring<kSlots> {
+  uint32_t memory;
 
-  __device__ Ring(uint32_t memory, uint32_t barriers) : memory(memory), barriers(barriers) {}
-  __device__ uint32_t slot() const { return memory + index * kBytes; }
-  __device__ uint32_t full() const { return barriers + index * 8; }
-  __device__ uint32_t empty() const { return barriers + (kSlots + index) * 8; }
-  __device__ uint32_t empty_before() const { return barriers + (kSlots + (index == 0 ? kSlots : index) - 1) * 8; }
-  __device__ void next() {
-    begun = true;
-    if (++index < kSlots) return;
-    index = 0;
-    round ^= 1;
-  }
+  __device__ SlotRing(uint32_t memory, uint32_t barriers) : Ring<kSlots>(barriers), memory(memory) {}
+  __device__ uint32_t slot() const { return memory + this->index * kBytes; }
 };
-using Quads = Ring<kQuadSlots, kQuadBytes>;
-using Stages = Ring<kStageSlots, kStageSlotBytes>;
+using Quads = SlotRing<kQuadSlots, kQuadBytes>;
+using Stages = SlotRing<kStageSlots, kStageSlotBytes>;
 __device__ __forceinline__ Quads quad_ring(uint32_t shared) { return {shared, shared + kBarriers}; }
 __device__ __forceinline__ Stages stage_ring(uint32_t shared) {
   return {shared + kStageRing, shared + kBarriers + 2 * kQuadSlots * 8};
@@ -141,17 +130,6 @@ __device__ __forceinline__ void copy_activations(const ManyArgs& args, Quads rin
   });
 }
 
-// All lanes are done with the slot before this one.
-//
-// An arrival overtakes loads from shared memory that were issued before it: where memory stalls these wait for so long
-// that a copy into the slot comes first. So this stands where what was loaded has been used, behind a product that
-// takes it, or that takes the registers of another that was added up with it.
-template <class AnyRing>
-__device__ __forceinline__ void release_before(const AnyRing& ring) {
-  __syncwarp();
-  if (ring.begun && threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ring.empty_before());
-}
-
 // The weights of a lane, rows g and g + 8 of its warp's 16, block by block of a quad.
 template <bool kFp4>
 class LaneWeights;
@@ -167,7 +145,7 @@ class LaneWeights<true> {
   // Blocks in order, each after products of the one before were begun. Waits for a slot before its first one.
   __device__ __forceinline__ void decode(int block, Stages& ring, uint32_t (&a)[2][4]) {
     if (block == 0) {
-      release_before(ring);
+      release_before(ring, threadIdx.x % 32);
       ptx::mbarrier_wait_in_block(ring.full(), ring.round);
       next_code_[0] = ptx::load_shared(ring.slot() + codes_);
       next_code_[1] = ptx::load_shared(ring.slot() + codes_ + 32);
@@ -199,7 +177,7 @@ class LaneWeights<false> {
   __device__ __forceinline__ void decode(int block, Stages& ring, uint32_t (&a)[2][4]) {
     if (block == 0) load_scales();
     if (block % 2 == 0) {
-      release_before(ring);
+      release_before(ring, threadIdx.x % 32);
       ptx::mbarrier_wait_in_block(ring.full(), ring.round);
     }
     load_fp8(ring.slot() + halves_, block % 2, a);
@@ -300,7 +278,7 @@ __device__ __forceinline__ void sum_unit(const ManyArgs& args, const Layout& lay
     ptx::mbarrier_wait_in_block(quads.full(), quads.round);
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) begin(0, h);
-    release_before(quads);
+    release_before(quads, threadIdx.x % 32);
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
       if (block < 3 || more) weights.decode((block + 1) % 4, stages, a[(block + 1) % 2]);
