@@ -9,7 +9,7 @@ packages=(g++ cmake ninja-build ccache pkg-config nlohmann-json3-dev libcli11-de
           libpcre2-dev libicu-dev libhwy-dev libboost1.81-dev libtomlplusplus-dev libxxhash-dev prometheus-cpp-dev
           libssl-dev libsqlite3-dev patch ca-certificates)
 if [[ "${1:-}" == --tests ]]; then
-  packages+=(libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-19 libclang-rt-19-dev python3-venv
+  packages+=(libboost-context1.81-dev libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-19 libclang-rt-19-dev python3-venv
              chromium fonts-dejavu-core bubblewrap)
 fi
 

@@ -119,6 +119,21 @@ TEST(Includes, WhatNvccCompilesKeepsAwayFromFmt) {
   }
 }
 
+// The emulator (tests/emulator) has cuda/ptx of its own; anything else it compiles as it is.
+TEST(Includes, PtxIsInItsRoom) {
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(ONELANE_ROOT) / "src/cuda")) {
+    if (!entry.is_regular_file() || entry.path().parent_path().filename() == "ptx") continue;
+    std::ifstream file(entry.path());
+    std::string line;
+    for (int number = 1; std::getline(file, line); ++number) {
+      const std::string_view code = std::string_view(line).substr(0, line.find("//"));
+      for (const std::string_view word : {"asm(", "asm volatile", "extern __shared__"}) {
+        EXPECT_EQ(code.find(word), std::string_view::npos) << entry.path() << ":" << number;
+      }
+    }
+  }
+}
+
 TEST(Includes, HeadersGuardAgainstDoubleInclusion) {
   const fs::path root = fs::path(ONELANE_ROOT) / "src";
   for (const auto& entry : fs::recursive_directory_iterator(root)) {

@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_attention(const __grid_co
   constexpr int kRowTiles = (At::kUnits + 7) / 8;
   constexpr int kWarpHeads = (H + kWarps - 1) / kWarps;
   constexpr bool kOneChunk = H == 32;  // what does not fit is for wide.cu
-  extern __shared__ __align__(1024) uint8_t shared_memory[];
+  ONELANE_DYNAMIC_SHARED(uint8_t, shared_memory);
   const uint32_t shared = ptx::shared_address(shared_memory);
   const auto floats = [&](int at) { return reinterpret_cast<float*>(shared_memory + at); };
 

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads, H == 8 ? 2 : 1) attend_part(const __
   using At = Layout<H>;
   constexpr int kTiles = H / 8;  // of 8 heads
   constexpr int kWarpHeads = H / kWarps;
-  extern __shared__ __align__(128) uint8_t shared_memory[];
+  ONELANE_DYNAMIC_SHARED(uint8_t, shared_memory);
   const AttentionParams& p = c.call;
   const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory));
   const auto floats = [&](int at) { return reinterpret_cast<float*>(shared_memory + at); };

@@ -53,9 +53,7 @@ __device__ const uint4 kNoRecord[ONELANE_ATTENTION_DIM * 2 / sizeof(uint4)] = {}
 // Its address, asked for where this is called: a miss of the constant cache, which had better not be between an index
 // and its record.
 __device__ __forceinline__ const uint8_t* no_record() {
-  const uint8_t* p;
-  asm volatile("mov.b64 %0, %1;" : "=l"(p) : "l"(kNoRecord));
-  return p;
+  return static_cast<const uint8_t*>(ptx::hold_address(kNoRecord));
 }
 
 // Where a record's data begins, and how far behind its scales do.

@@ -543,7 +543,7 @@ template <int W, int X, int H, Kind kKind>
 __global__ void __launch_bounds__(kThreads, 1) wide_attention(const __grid_constant__ AttentionParams p) {
   using Wide = Layout<H>;
   constexpr bool kSplit = kKind != Kind::kWhole;
-  extern __shared__ __align__(1024) uint8_t shared_memory[];
+  ONELANE_DYNAMIC_SHARED(uint8_t, shared_memory);
   const uint32_t shared = ptx::shared_address(shared_memory);
   const auto floats = [&](int at) { return reinterpret_cast<float*>(shared_memory + at); };
   const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);

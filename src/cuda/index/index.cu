@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(32 * kWarps) make_many_queries(const Query que
 template <int kPasses, int kRows>
 __global__ void __launch_bounds__(32 * kWarps)
     weigh_heads(const HeadWeights head_weights, int rows, int heads, IndexQueries out) {
-  extern __shared__ float parts[];
+  ONELANE_DYNAMIC_SHARED(float, parts);
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
   const int first_row = blockIdx.x * kRows, warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -34,19 +34,13 @@ struct IndexScales {
   }
 };
 
-__device__ __forceinline__ uint32_t mul_f16(uint32_t a, uint32_t b) {
-  uint32_t out;
-  asm("mul.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
-  return out;
-}
-
 // Eight codes of a block as operands: pair i is those of nibbles i and i + 4.
 __device__ __forceinline__ uint4 index_operands(uint32_t codes, uint32_t of_record, int block) {
   uint32_t pairs[4];
   e2m1_to_f16(codes, pairs);
   const uint32_t times = IndexScales(of_record).factor(of_record, block);
-  return make_uint4(mul_f16(pairs[0], times), mul_f16(pairs[1], times), mul_f16(pairs[2], times),
-                    mul_f16(pairs[3], times));
+  return make_uint4(ptx::multiply_f16(pairs[0], times), ptx::multiply_f16(pairs[1], times),
+                    ptx::multiply_f16(pairs[2], times), ptx::multiply_f16(pairs[3], times));
 }
 
 }  // namespace onelane::cuda

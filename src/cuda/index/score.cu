@@ -128,7 +128,7 @@ struct WarpKeys {
         e2m1_to_f16(codes[m][half][b], pairs);
         const uint32_t times = of_key.factor(raw[m][half], b);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) a[m][b][j / 2][half + 2 * (j % 2)] = mul_f16(pairs[j], times);
+        for (int j = 0; j < 4; ++j) a[m][b][j / 2][half + 2 * (j % 2)] = ptx::multiply_f16(pairs[j], times);
       }
     }
     plain = __all_sync(0xffffffff, plain);
@@ -245,7 +245,7 @@ struct Part {
 __global__ void __launch_bounds__(kThreads, 1)
     score_tiles(const StepRows rows, const IndexQueries queries, const IndexChoice choice, const IndexScores scores,
                 int rows_a_block) {
-  extern __shared__ __align__(16) uint8_t shared[];
+  ONELANE_DYNAMIC_SHARED(uint8_t, shared);
   __shared__ int plain[kMostRows];
   ptx::let_next_kernel_start();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -14,17 +14,14 @@ namespace onelane::cuda {
 // Four e4m3 bytes -> two pairs of f16, in order.
 __device__ __forceinline__ void e4m3_to_f16(uint32_t bytes, uint32_t (&out)[2]) {
 #if __CUDA_ARCH__ >= 890
-  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\n"
-      "cvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}\n"
-      : "=r"(out[0]), "=r"(out[1])
-      : "r"(bytes));
+  ptx::e4m3_to_f16(bytes, out);
 #else
   // Exponent and mantissa where those of an f16 are: the value times 2^-8.
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const uint32_t pair = __byte_perm(bytes, 0, i == 0 ? 0x1404 : 0x3424);  // each in the upper byte of a half
     const uint32_t small = (pair & 0x80008000u) | (pair >> 1 & 0x3f803f80u);
-    asm("mul.f16x2 %0, %1, %2;" : "=r"(out[i]) : "r"(small), "r"(0x5c005c00u));
+    out[i] = ptx::multiply_f16(small, 0x5c005c00u);
   }
 #endif
 }

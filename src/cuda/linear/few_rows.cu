@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(32 * kWarps, 16 / kWarps) multiply_few(const _
   constexpr int kThreads = 32 * kWarps;
   static_assert(kWarps % kMostSegments == 0);
   constexpr int kRows = 8 * kRowTiles, kSums = kRows * kSumStride;
-  extern __shared__ __align__(kLine) uint8_t shared[];
+  ONELANE_DYNAMIC_SHARED(uint8_t, shared);
   constexpr int kRing = kWarps == 16 ? 2 : 3;  // lines of a warp: as many in flight with twice the warps
   static_assert(!kClustered || kWarps == kCluster);
   const int index = kClustered ? blockIdx.x / kCluster : blockIdx.x, rank = kClustered ? blockIdx.x % kCluster : 0;

@@ -34,7 +34,7 @@ __device__ void head_mix(const bf16* stream, int dim, const MixWeights& mix, flo
 
 // A block for a chosen row: its collapsed copies, rounded, to `hidden` (unless null), and normed.
 __global__ void __launch_bounds__(kThreads) collapse_and_norm(const HeadArgs args, const int32_t* rows, bf16* out) {
-  extern __shared__ uint32_t collapsed[];  // [dim / 2]
+  ONELANE_DYNAMIC_SHARED(uint32_t, collapsed);  // [dim / 2]
   __shared__ float partial[32];
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();

@@ -26,16 +26,16 @@ struct Stages {
 
 // Waits until the second oldest of `stages` is there: all but the last `stages` - 2 copies.
 __device__ __forceinline__ void wait_for_next(int stages) {
-  if (stages == 4) asm volatile("cp.async.wait_group 2;" ::: "memory");
-  if (stages == 3) asm volatile("cp.async.wait_group 1;" ::: "memory");
-  if (stages == 2) asm volatile("cp.async.wait_group 0;" ::: "memory");
+  if (stages == 4) ptx::copies_wait<2>();
+  if (stages == 3) ptx::copies_wait<1>();
+  if (stages == 2) ptx::copies_wait<0>();
 }
 
 template <class F, int kRows>
 __global__ void __launch_bounds__(kThreads, 1) multiply_many(const __grid_constant__ Pieces pieces, int ring_stages) {
   using S = Stages<F, kRows>;
   constexpr int kRowTiles = kRows / (8 * kRowWarps);
-  extern __shared__ __align__(kLine) uint8_t shared[];
+  ONELANE_DYNAMIC_SHARED(uint8_t, shared);
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
   const Piece& piece = piece_of(pieces, blockIdx.x);

@@ -166,7 +166,7 @@ __device__ __forceinline__ void hold(float (&d)[kColumnTiles][4]) {
 #pragma unroll
   for (int j = 0; j < kColumnTiles; ++j) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(d[j][i])::"memory");
+    for (int i = 0; i < 4; ++i) ptx::hold(d[j][i]);
   }
 }
 
@@ -291,7 +291,7 @@ __device__ __forceinline__ void store(const Piece& piece, const Tile& tile, floa
 
 template <class F>
 __global__ void __launch_bounds__(kThreads, 1) multiply_many_sm90(const __grid_constant__ Pieces pieces) {
-  extern __shared__ __align__(1024) uint8_t shared[];
+  ONELANE_DYNAMIC_SHARED(uint8_t, shared);
   const Piece& piece = piece_of(pieces, blockIdx.x);
   const Tile tile = tile_of(piece);
   const uint32_t barriers = ptx::shared_address(shared + kBarriers);

@@ -78,7 +78,7 @@ __device__ __forceinline__ void deal_tiles(const PlanArgs& args, Deal* deals) {
 
 // One block. Which column a pair gets is left to chance: no bit of its result depends on it.
 __global__ void __launch_bounds__(kPlanThreads) plan_experts(const __grid_constant__ PlanArgs args) {
-  extern __shared__ Deal deals[];
+  ONELANE_DYNAMIC_SHARED(Deal, deals);
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
   for (int e = threadIdx.x; e <= args.expert_count; e += kPlanThreads) deals[e].left = e == 0 ? args.rows : 0;
@@ -193,7 +193,7 @@ struct GatherArgs {
 
 // A block a row.
 __global__ void __launch_bounds__(kThreads) gather_rows(const __grid_constant__ GatherArgs args) {
-  extern __shared__ int4 uses[];  // of the row: first and number of its tile's columns, its column
+  ONELANE_DYNAMIC_SHARED(int4, uses);  // of the row: first and number of its tile's columns, its column
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
   const int row = blockIdx.x;

@@ -215,7 +215,7 @@ __device__ __forceinline__ void hold(float (&d)[kTiles][4]) {
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(d[j][i])::"memory");
+    for (int i = 0; i < 4; ++i) ptx::hold(d[j][i]);
   }
 }
 
@@ -407,7 +407,7 @@ __device__ __forceinline__ void multiply_units(const ManyArgs& args, std::byte* 
 
 template <bool kDown, int kActBlock>
 __global__ void __launch_bounds__(kThreads, 1) multiply_many_experts(const __grid_constant__ ManyArgs args) {
-  extern __shared__ __align__(1024) std::byte memory[];
+  ONELANE_DYNAMIC_SHARED(std::byte, memory);
   const uint32_t shared = ptx::shared_address(memory);
   Quads quads = quad_ring(shared);
   Stages stages = stage_ring(shared);

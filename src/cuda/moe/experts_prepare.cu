@@ -45,7 +45,7 @@ struct PlanArgs {
 // One block. Which column a pair gets is left to chance: no bit of its result depends on it.
 template <int kWidth>
 __device__ __forceinline__ void make_tiles(const PlanArgs<kWidth>& args) {
-  extern __shared__ int32_t expert_ints[];
+  ONELANE_DYNAMIC_SHARED(int32_t, expert_ints);
   int32_t* counts = expert_ints;                     // pairs of an expert; then: still to be placed
   int32_t* first = expert_ints + args.expert_count;  // its first tile
   const int pairs = args.rows * args.topk;

@@ -21,11 +21,6 @@ static_assert(kTilesAtHand >= 1 + kFewPairs);
 template <int kGroups>
 constexpr int kBlocksAtOnce = kGroups == 1 ? 2 : 1;  // of a multiprocessor
 
-template <int kPending>
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
 // The row of the activations that a pair has.
 template <bool kDown, int kWidth>
 __device__ __forceinline__ int row_of(const ProductArgs<kWidth>& args, int pair) {
@@ -90,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
     multiply_experts(const __grid_constant__ ProductArgs<8 * kGroups> args) {
   using ThisTile = Tile<8 * kGroups>;
   constexpr bool kEach = kActBlock == 32, kOwn = kDown && kFew;
-  extern __shared__ __align__(128) std::byte memory[];
+  ONELANE_DYNAMIC_SHARED(std::byte, memory);
   float* sums = reinterpret_cast<float*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if constexpr (!kDown) {
@@ -205,7 +200,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
       const auto loaded = load();
       __syncwarp();
       copy();
-      wait_for_copies<kSlots - 1>();
+      ptx::copies_wait<kSlots - 1>();
       __syncwarp();
       add(loaded);
       last_slot = slot;

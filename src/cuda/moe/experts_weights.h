@@ -28,23 +28,18 @@ struct LanePlaces {
 
   __device__ __forceinline__ explicit LanePlaces(uint32_t scales) {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    matrices = keep(piece_place(lane % 16, lane / 16));
-    halves = keep(piece_place(g, t / 2) + t % 2 * 8);
-    own_scale = keep(scales + lane * 16);
-    scale = keep(scales + g * 16);
-    to_rows = keep(row_piece(g, t / 2) + t % 2 * 8);
-    own_row = keep(row_piece(lane, 0));
+    matrices = ptx::hold(piece_place(lane % 16, lane / 16));
+    halves = ptx::hold(piece_place(g, t / 2) + t % 2 * 8);
+    own_scale = ptx::hold(scales + lane * 16);
+    scale = ptx::hold(scales + g * 16);
+    to_rows = ptx::hold(row_piece(g, t / 2) + t % 2 * 8);
+    own_row = ptx::hold(row_piece(lane, 0));
   }
 
  private:
   // Two pieces of 16 bytes a row, which trade places so that eight rows' are in different banks.
   static __device__ __forceinline__ uint32_t row_piece(uint32_t row, uint32_t piece) {
     return row * 32 + (piece ^ (row / 4 & 1)) * 16;
-  }
-  // A number that the compiler has to keep instead of finding it anew.
-  static __device__ __forceinline__ uint32_t keep(uint32_t v) {
-    asm volatile("" : "+r"(v));
-    return v;
   }
 };
 

@@ -1,6 +1,7 @@
 // Loads, stores and conversions that CUDA C++ has no name for, one instruction a function.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace onelane::ptx {
@@ -67,7 +68,26 @@ __device__ __forceinline__ void copy_async_at(uint32_t to, const void* from) {
                : "memory");
 }
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+// Until at most `kPending` of the committed groups are unfinished.
+template <int kPending = 0>
+__device__ __forceinline__ void copies_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Declares `name`, the block's dynamic shared memory; aligned for the 128-byte swizzle.
+#define ONELANE_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
+
+// What the compiler has to keep, or to ask for, where this stands, instead of finding it anew.
+__device__ __forceinline__ void hold(float& v) { asm volatile("" : "+f"(v)::"memory"); }
+__device__ __forceinline__ uint32_t hold(uint32_t v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
+__device__ __forceinline__ const void* hold_address(const void* of) {
+  const void* p;
+  asm volatile("mov.b64 %0, %1;" : "=l"(p) : "l"(of));
+  return p;
+}
 
 // Barrier `id` (1 to 15) among `threads` threads, whole warps.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
@@ -167,6 +187,15 @@ __device__ __forceinline__ uint32_t mul_bf16(uint32_t a, uint32_t b) {
   asm("mul.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
   return out;
 }
+#if __CUDA_ARCH__ >= 890
+// Four e4m3 bytes -> two pairs of f16, in order.
+__device__ __forceinline__ void e4m3_to_f16(uint32_t bytes, uint32_t (&out)[2]) {
+  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}\n"
+      : "=r"(out[0]), "=r"(out[1])
+      : "r"(bytes));
+}
+#endif
 // {low, high} -> two e4m3, to nearest even, saturating.
 __device__ __forceinline__ uint32_t pack_e4m3(float low, float high) {
   uint16_t out;

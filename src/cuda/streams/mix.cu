@@ -232,7 +232,7 @@ __device__ __forceinline__ void make_comb(const FinishArgs& args, float value, i
 
 // Shared memory: bf16 [dim], the collapsed row.
 __global__ __launch_bounds__(kMostWorkers + 32) void mix_finish(FinishArgs args) {
-  extern __shared__ uint4 held[];
+  ONELANE_DYNAMIC_SHARED(uint4, held);
   __shared__ float sums[kAdders][32], squares[32], own_pre[kStreams];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const int workers = blockDim.x - 32, eights = args.dim / 8;

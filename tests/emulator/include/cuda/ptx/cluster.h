@@ -1,0 +1,35 @@
+// See src/cuda/ptx/cluster.h.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace onelane::ptx {
+
+inline uint32_t shared_address(const void* p) { return emulator::shared_address(p); }
+inline int cluster_index() { return emulator::cluster_index(); }
+inline int block_rank() { return emulator::block_rank(); }
+inline void cluster_arrive() { emulator::arrive_cluster(); }
+inline void cluster_wait() { emulator::wait_cluster(); }
+inline void cluster_barrier() {
+  cluster_arrive();
+  cluster_wait();
+}
+inline uint32_t in_block(uint32_t address, int rank) { return emulator::address_in_block(address, rank); }
+
+inline void mbarrier_init(uint32_t barrier, int arrivals) { emulator::mbarrier_init(barrier, arrivals); }
+inline void mbarrier_expect(uint32_t barrier, uint32_t bytes) { emulator::mbarrier_arrive(barrier, bytes); }
+inline void mbarrier_arrive(uint32_t barrier) { emulator::mbarrier_arrive(barrier, 0); }
+inline void mbarrier_arrive_after_copies(uint32_t barrier) { emulator::arrive_after_copies(barrier); }
+inline void mbarrier_wait(uint32_t barrier, uint32_t parity) { emulator::mbarrier_wait(barrier, parity); }
+inline void mbarrier_wait_in_block(uint32_t barrier, uint32_t parity) { emulator::mbarrier_wait(barrier, parity); }
+
+inline void store_in_block(uint32_t address, float v) { emulator::shared<float>(address) = v; }
+template <class T>
+void store_async(uint32_t address, T v, uint32_t barrier) {
+  emulator::store_later(address, &v, sizeof(v), barrier);
+}
+inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  emulator::copy_bulk_later(to, from, bytes, barrier);
+}
+
+}  // namespace onelane::ptx
