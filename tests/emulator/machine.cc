@@ -89,7 +89,6 @@ struct Copy {
 };
 
 struct Block;
-struct Warpgroup;
 
 struct Thread {
   uint3 place;
@@ -105,19 +104,16 @@ struct Thread {
 
 struct Warp {
   std::vector<Meeting> meetings;
-  int first = 0, alive = 0;
   uint32_t lanes = 0;  // that have not ended
 };
 
 struct Warpgroup {
   Meeting meeting;
-  int alive = 0;
   struct Product {
     int group;
     std::function<void()> make;
   };
   std::deque<Product> products;
-  int first_of_group = 0;
 };
 
 struct MBarrier {
@@ -322,7 +318,6 @@ class Machine {
       made->lane = i % 32;
       Warp& warp = block.warps[static_cast<size_t>(i / 32)];
       warp.lanes |= 1u << (i % 32);
-      ++block.warpgroups[static_cast<size_t>(i / 128)].alive;
       Thread* const self = made.get();
       made->self = boost::context::fiber(std::allocator_arg, PooledStack(), [this, self](boost::context::fiber&& from) {
         self->machine = std::move(from);

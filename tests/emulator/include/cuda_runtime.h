@@ -134,7 +134,7 @@ T shuffle(uint32_t mask, T value, int source) {
 inline int lane() { return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32; }
 
 template <class T, class Function>
-T reduce(uint32_t mask, T value, Function function) {
+T reduce(uint32_t mask, T value, Function) {
   T mine = value;
   meet_warp(mask, mine, [](T* const* lanes) {
     bool begun = false;
@@ -148,7 +148,6 @@ T reduce(uint32_t mask, T value, Function function) {
       if (lanes[i] != nullptr) *lanes[i] = all;
     }
   });
-  static_cast<void>(function);
   return mine;
 }
 
