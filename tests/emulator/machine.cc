@@ -82,10 +82,10 @@ struct Meeting {
 
 struct Copy {
   enum Kind { kCopy, kCommit, kArrive } kind;
-  std::byte* to;
-  const void* from;
-  size_t bytes;
-  uint32_t barrier;
+  std::byte* to = nullptr;
+  const void* from = nullptr;
+  size_t bytes = 0;
+  uint32_t barrier = 0;
 };
 
 struct Block;
@@ -144,10 +144,10 @@ struct Block {
 struct Bulk {
   Block* block;  // of the barrier
   std::byte* to;
-  const void* from;
-  std::byte value[16];
   size_t bytes;
   uint32_t barrier;
+  const void* from = nullptr;  // null: `value`
+  std::byte value[16] = {};
 };
 
 struct Settings {
@@ -512,11 +512,9 @@ void mbarrier_wait(uint32_t address, uint32_t parity) {
 }
 
 void copy_later(uint32_t to, const void* from, size_t bytes) {
-  machine.copy({.kind = Copy::kCopy, .to = shared(to, bytes), .from = from, .bytes = bytes, .barrier = 0});
+  machine.copy({.kind = Copy::kCopy, .to = shared(to, bytes), .from = from, .bytes = bytes});
 }
-void commit_copies() {
-  machine.copy({.kind = Copy::kCommit, .to = nullptr, .from = nullptr, .bytes = 0, .barrier = 0});
-}
+void commit_copies() { machine.copy({.kind = Copy::kCommit}); }
 void wait_for_copies(int pending) {
   std::deque<Copy>& copies = machine.thread->copies;
   auto groups = std::count_if(copies.begin(), copies.end(), [](const Copy& of) { return of.kind == Copy::kCommit; });
@@ -525,26 +523,14 @@ void wait_for_copies(int pending) {
     machine.advance(*machine.thread);
   }
 }
-void arrive_after_copies(uint32_t barrier) {
-  machine.copy({.kind = Copy::kArrive, .to = nullptr, .from = nullptr, .bytes = 0, .barrier = barrier});
-}
+void arrive_after_copies(uint32_t barrier) { machine.copy({.kind = Copy::kArrive, .barrier = barrier}); }
 void copy_bulk_later(uint32_t to, const void* from, size_t bytes, uint32_t barrier) {
   if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0)
     fail("a bulk copy of %zu bytes from %p", bytes, from);
-  machine.bulk({.block = &machine.block_of(barrier),
-                .to = shared(to, bytes),
-                .from = from,
-                .value = {},
-                .bytes = bytes,
-                .barrier = barrier});
+  machine.bulk({&machine.block_of(barrier), shared(to, bytes), bytes, barrier, from});
 }
 void store_later(uint32_t to, const void* value, size_t bytes, uint32_t barrier) {
-  Bulk bulk = {.block = &machine.block_of(barrier),
-               .to = shared(to, bytes),
-               .from = nullptr,
-               .value = {},
-               .bytes = bytes,
-               .barrier = barrier};
+  Bulk bulk = {&machine.block_of(barrier), shared(to, bytes), bytes, barrier};
   std::memcpy(bulk.value, value, bytes);
   machine.bulk(bulk);
 }

@@ -65,7 +65,7 @@ TEST(Emulator, AWarpgroupMultipliesSwizzledMatrices) {
   // B[n, k] = n where k is 0: D[row, n] = A[row, 0] n, and A[row, 0] is row.
   std::vector<float> d(64 * 8);
   on_machine(128, [&] {
-    const auto bf16 = [](int v) { return float_to_bf16(static_cast<float>(v)); };
+    const auto bf16 = [](int v) { return uint32_t{float_to_bf16(static_cast<float>(v))}; };
     if (threadIdx.x == 0) {
       std::memset(dynamic_shared(), 0, kShared);
       for (int n = 0; n < 8; ++n) {

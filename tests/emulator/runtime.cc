@@ -61,9 +61,7 @@ cudaError_t release(void* data) {
 struct CUgraph_st {
   std::vector<Node> nodes;
 };
-struct CUgraphExec_st {
-  std::vector<Node> nodes;
-};
+struct CUgraphExec_st : CUgraph_st {};
 struct CUstream_st {
   CUgraph_st* captured = nullptr;
 };
@@ -204,12 +202,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (stream->captured == nullptr || event->captured != nullptr) stream->captured = event->captured;
   return cudaSuccess;
 }
-#if CUDART_VERSION >= 13000
 cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t, cudaGraphNode_t*, const cudaGraphEdgeData*, size_t,
                                                 unsigned) {
-#else
-cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t, cudaGraphNode_t*, size_t, unsigned) {
-#endif
   return cudaSuccess;
 }
 
@@ -248,7 +242,7 @@ cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) 
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
-  *exec = new CUgraphExec_st{graph->nodes};
+  *exec = new CUgraphExec_st{*graph};
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

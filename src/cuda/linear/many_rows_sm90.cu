@@ -160,16 +160,6 @@ struct StageWeights {
   }
 };
 
-// Makes what the compiler knows of these registers as old as this place: a product that runs beside the thread writes
-// them.
-__device__ __forceinline__ void hold(float (&d)[kColumnTiles][4]) {
-#pragma unroll
-  for (int j = 0; j < kColumnTiles; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) ptx::hold(d[j][i]);
-  }
-}
-
 // Multiplies, and leaves the sums in `acc`.
 template <class F>
 __device__ __forceinline__ void multiply(const Piece& piece, int first_out, uint8_t* shared, Slot slot,
@@ -222,10 +212,10 @@ __device__ __forceinline__ void multiply(const Piece& piece, int first_out, uint
                                       i > 0);
       }
       ptx::wgmma_commit();
-      hold(d);
+      ptx::hold(d);
       if (unit == 0) release_before(slot, lane);
       ptx::wgmma_wait<0>();
-      hold(d);
+      ptx::hold(d);
 #pragma unroll
       for (int j = 0; j < kColumnTiles; ++j) {
         float2 act_scale = make_float2(1, 1);

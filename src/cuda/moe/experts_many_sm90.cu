@@ -208,17 +208,6 @@ class LaneWeights<false> {
 template <int kTiles>
 using Sums = float[kHalves][kTiles][4];
 
-// Makes what the compiler knows of these registers as old as this place: a product that runs beside the thread writes
-// them.
-template <int kTiles>
-__device__ __forceinline__ void hold(float (&d)[kTiles][4]) {
-#pragma unroll
-  for (int j = 0; j < kTiles; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) ptx::hold(d[j][i]);
-  }
-}
-
 // Sums the products of a unit. `segments`: of the warpgroup in shared memory, float [2 kTiles][thread][4].
 template <bool kDown, int kActBlock, bool kFp4, int kTiles>
 __device__ __forceinline__ void sum_unit(const ManyArgs& args, const Layout& layout, const ManyTile& tile, int part,
@@ -289,7 +278,7 @@ __device__ __forceinline__ void sum_unit(const ManyArgs& args, const Layout& lay
         } else {
           ptx::wgmma_wait<0>();
         }
-        hold(d[h]);
+        ptx::hold(d[h]);
         add(block, h);
         if (block < 3) begin(block + 1, h);
       }

@@ -78,7 +78,6 @@ __device__ __forceinline__ void copies_wait() {
 #define ONELANE_DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
 
 // What the compiler has to keep, or to ask for, where this stands, instead of finding it anew.
-__device__ __forceinline__ void hold(float& v) { asm volatile("" : "+f"(v)::"memory"); }
 __device__ __forceinline__ uint32_t hold(uint32_t v) {
   asm volatile("" : "+r"(v));
   return v;

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/descriptor.h"
+
 namespace onelane::ptx {
 
 // Before the first product, and after other instructions wrote registers that a product reads or adds to.
@@ -16,22 +18,15 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// A matrix in shared memory with the 128-byte swizzle, in atoms of 8 rows of 128 bytes, 1024 bytes apart; for A and B
-// alike, whichever dimension is contiguous. `address` may point inside an atom's first row, to step along it.
-__device__ __forceinline__ uint64_t swizzled_matrix(uint32_t address) {
-  constexpr uint64_t kStride = uint64_t{1024 >> 4} << 32;
-  constexpr uint64_t kOne = uint64_t{1} << 16;  // the other stride: not used, because 64 elements fill 128 bytes
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  return kSwizzle128 | kStride | kOne | ((address & 0x3ffff) >> 4);
-}
-// The one `bytes` further on, a multiple of 16: an instruction, where swizzled_matrix() takes a few.
-__device__ __forceinline__ uint64_t matrix_after(uint64_t matrix, uint32_t bytes) {
-  return (matrix & 0xffffffff00000000u) | (static_cast<uint32_t>(matrix) + bytes / 16);
-}
-
-// The same, with the next 64 of the contiguous dimension `apart` bytes further on.
-__device__ __forceinline__ uint64_t swizzled_matrices(uint32_t address, uint32_t apart) {
-  return swizzled_matrix(address) - (uint64_t{1} << 16) + (uint64_t{apart >> 4} << 16);
+// Makes what the compiler knows of these registers as old as this place: a product that runs beside the thread writes
+// them.
+template <int kTiles>
+__device__ __forceinline__ void hold(float (&d)[kTiles][4]) {
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(d[j][i])::"memory");
+  }
 }
 
 // A [64, 16] and B [16, N] in shared memory, B with k contiguous. A's 16 columns are contiguous, or its 64 rows.

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "numerics/formats.h"
+
 namespace onelane::emulator {
 
 inline float f16_to_float(uint32_t code) {
@@ -29,12 +31,8 @@ inline uint32_t float_to_f16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(m);
   return sign | (((bits + 0xfff + (bits >> 13 & 1)) >> 13) - (112 << 10));
 }
-inline float bf16_to_float(uint32_t code) { return std::bit_cast<float>(code << 16); }
-inline uint32_t float_to_bf16(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  if (std::isnan(x)) return 0x7fff;
-  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-}
+// As the instructions convert: every NaN is one.
+inline uint32_t nearest_bf16(float x) { return std::isnan(x) ? 0x7fff : float_to_bf16(x); }
 
 // Products convert little else.
 inline const std::vector<float> kAllF16 = [] {
@@ -44,18 +42,14 @@ inline const std::vector<float> kAllF16 = [] {
 }();
 inline const std::vector<uint16_t> kF16OfE4m3 = [] {
   std::vector<uint16_t> codes(256);
-  for (uint32_t byte = 0; byte < codes.size(); ++byte) {
-    const auto exponent = static_cast<int>(byte >> 3 & 15), mantissa = static_cast<int>(byte & 7);
-    const float m = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                                  : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-    const uint32_t magnitude = (byte & 0x7f) == 0x7f ? 0x7fff : float_to_f16(m);
-    codes[byte] = static_cast<uint16_t>(magnitude | (byte & 0x80) << 8);
+  for (size_t byte = 0; byte < codes.size(); ++byte) {
+    codes[byte] = static_cast<uint16_t>(float_to_f16(e4m3_to_float(static_cast<uint8_t>(byte))));
   }
   return codes;
 }();
 inline float low_f16(uint32_t pair) { return kAllF16[pair & 0xffff]; }
 inline float high_f16(uint32_t pair) { return kAllF16[pair >> 16]; }
-inline float low_bf16(uint32_t pair) { return bf16_to_float(pair & 0xffff); }
-inline float high_bf16(uint32_t pair) { return bf16_to_float(pair >> 16); }
+inline float low_bf16(uint32_t pair) { return bf16_to_float(static_cast<uint16_t>(pair)); }
+inline float high_bf16(uint32_t pair) { return bf16_to_float(static_cast<uint16_t>(pair >> 16)); }
 
 }  // namespace onelane::emulator

@@ -37,7 +37,6 @@ void copies_wait() {
 
 #define ONELANE_DYNAMIC_SHARED(type, name) type* const name = reinterpret_cast<type*>(emulator::dynamic_shared())
 
-inline void hold(float&) {}
 inline uint32_t hold(uint32_t v) { return v; }
 inline const void* hold_address(const void* of) { return of; }
 
@@ -64,20 +63,12 @@ inline float reciprocal(float x) { return 1.0f / x; }
 inline uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
 
 inline uint32_t pack_bf16(float low, float high) {
-  return emulator::float_to_bf16(low) | emulator::float_to_bf16(high) << 16;
+  return emulator::nearest_bf16(low) | emulator::nearest_bf16(high) << 16;
 }
 inline uint32_t mul_bf16(uint32_t a, uint32_t b) {
   return pack_bf16(emulator::low_bf16(a) * emulator::low_bf16(b), emulator::high_bf16(a) * emulator::high_bf16(b));
 }
 
-inline uint32_t float_to_e4m3(float x) {
-  const uint32_t sign = std::bit_cast<uint32_t>(x) >> 24 & 0x80;
-  if (std::isnan(x)) return sign | 0x7f;
-  const float m = std::fmin(std::fabs(x), 448.0f);
-  if (m < 0x1p-6f) return sign | static_cast<uint32_t>(std::nearbyint(m * 512));
-  const uint32_t bits = std::bit_cast<uint32_t>(m);
-  return sign | (((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120 << 3));
-}
 inline uint32_t pack_e4m3(float low, float high) { return float_to_e4m3(low) | float_to_e4m3(high) << 8; }
 inline void e4m3_to_f16(uint32_t bytes, uint32_t (&out)[2]) {
   const auto code = [&](int i) { return uint32_t{emulator::kF16OfE4m3[bytes >> (8 * i) & 0xff]}; };

@@ -46,6 +46,16 @@ void load_matrices(uint32_t (&v)[4], uint32_t address) {
   for (int i = 0; i < 4; ++i) v[i] = mine.v[i];
 }
 
+// A lane's registers of a matrix A, of the 16 rows that begin at `rows`.
+template <Pair kLow, Pair kHigh>
+void unpack(const uint32_t* a, int lane, float (*rows)[16]) {
+  const int g = lane / 4, t = lane % 4;
+  for (int i = 0; i < 4; ++i) {
+    float* to = rows[g + 8 * (i % 2)] + 2 * t + 8 * (i / 2);
+    to[0] = kLow(a[i]), to[1] = kHigh(a[i]);
+  }
+}
+
 struct Mma {
   float* d;
   const uint32_t* a;
@@ -58,10 +68,7 @@ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     float a_of[16][16], b_of[16][8];
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4, t = lane % 4;
-      for (int i = 0; i < 4; ++i) {
-        float* to = a_of[g + 8 * (i % 2)] + 2 * t + 8 * (i / 2);
-        to[0] = kLow(lanes[lane]->a[i]), to[1] = kHigh(lanes[lane]->a[i]);
-      }
+      unpack<kLow, kHigh>(lanes[lane]->a, lane, a_of);
       for (int i = 0; i < 2; ++i) {
         b_of[2 * t + 8 * i][g] = kLow(lanes[lane]->b[i]), b_of[2 * t + 8 * i + 1][g] = kHigh(lanes[lane]->b[i]);
       }
@@ -95,11 +102,11 @@ inline uint32_t multiply_f16(uint32_t a, uint32_t b) {
   return emulator::float_to_f16(emulator::low_f16(a) * emulator::low_f16(b)) |
          emulator::float_to_f16(emulator::high_f16(a) * emulator::high_f16(b)) << 16;
 }
-// The product is exact as a double, and the sum is rounded once but for what a double loses.
+// Rounded to a float on the way, where the instruction rounds once.
 inline uint32_t fma_bf16(uint32_t a, uint32_t b, uint32_t c) {
-  const auto one = [](float x, float y, float z) { return std::fma(x, y, z); };
-  return emulator::float_to_bf16(one(emulator::low_bf16(a), emulator::low_bf16(b), emulator::low_bf16(c))) |
-         emulator::float_to_bf16(one(emulator::high_bf16(a), emulator::high_bf16(b), emulator::high_bf16(c))) << 16;
+  using namespace emulator;
+  return nearest_bf16(std::fma(low_bf16(a), low_bf16(b), low_bf16(c))) |
+         nearest_bf16(std::fma(high_bf16(a), high_bf16(b), high_bf16(c))) << 16;
 }
 
 }  // namespace onelane::ptx

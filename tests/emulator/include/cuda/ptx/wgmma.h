@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "cuda/ptx/descriptor.h"
 #include "cuda/ptx/mma.h"
 
 namespace onelane::emulator {
@@ -45,14 +46,8 @@ void multiply(float* d, const uint32_t* a, Matrix a_matrix, Matrix b, bool add) 
     product_later([of] {
       static float a_of[64][16], b_of[16][N];
       static double sums[64][N];
-      for (int thread = 0; thread < 128; ++thread) {
-        if (of[0].a == nullptr) break;
-        const int g = thread % 32 / 4, t = thread % 4;
-        for (int i = 0; i < 4; ++i) {
-          const uint32_t pair = of[static_cast<size_t>(thread)].a[i];
-          float* to = a_of[thread / 32 * 16 + g + 8 * (i % 2)] + 2 * t + 8 * (i / 2);
-          to[0] = kLow(pair), to[1] = kHigh(pair);
-        }
+      for (int thread = 0; thread < 128 && of[0].a != nullptr; ++thread) {
+        unpack<kLow, kHigh>(of[static_cast<size_t>(thread)].a, thread % 32, a_of + thread / 32 * 16);
       }
       for (int k = 0; k < 16; ++k) {
         for (int row = 0; row < 64 && of[0].a == nullptr; ++row) {
@@ -84,16 +79,8 @@ template <int kPending>
 void wgmma_wait() {
   emulator::wait_for_products(kPending);
 }
-
-inline uint64_t swizzled_matrix(uint32_t address) {
-  return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16 | ((address & 0x3ffff) >> 4);
-}
-inline uint64_t matrix_after(uint64_t matrix, uint32_t bytes) {
-  return (matrix & 0xffffffff00000000u) | (static_cast<uint32_t>(matrix) + bytes / 16);
-}
-inline uint64_t swizzled_matrices(uint32_t address, uint32_t apart) {
-  return swizzled_matrix(address) - (uint64_t{1} << 16) + (uint64_t{apart >> 4} << 16);
-}
+template <int kTiles>
+void hold(float (&)[kTiles][4]) {}
 
 template <int N>
 struct Wgmma {
