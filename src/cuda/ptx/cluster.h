@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/mbarrier.h"
+
 namespace onelane::ptx {
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
@@ -39,39 +41,6 @@ __device__ __forceinline__ uint32_t in_block(uint32_t address, int rank) {
   uint32_t out;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(address), "r"(rank));
   return out;
-}
-
-__device__ __forceinline__ void mbarrier_init(uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ __forceinline__ void mbarrier_expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// When this thread's asynchronous copies so far are done; one of the arrivals that the barrier was made for.
-__device__ __forceinline__ void mbarrier_arrive_after_copies(uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nAGAIN:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra AGAIN;\n}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-// The same where nothing is expected that other blocks' threads wrote: it leaves the first-level cache as it is.
-__device__ __forceinline__ void mbarrier_wait_in_block(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nAGAIN:\n"
-      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra AGAIN;\n}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
 }
 
 // A plain store into any block of the cluster; the address from in_block.

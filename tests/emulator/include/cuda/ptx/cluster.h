@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include "cuda/ptx/mbarrier.h"
+
 namespace onelane::ptx {
 
 inline uint32_t shared_address(const void* p) { return emulator::shared_address(p); }
@@ -15,13 +17,6 @@ inline void cluster_barrier() {
   cluster_wait();
 }
 inline uint32_t in_block(uint32_t address, int rank) { return emulator::address_in_block(address, rank); }
-
-inline void mbarrier_init(uint32_t barrier, int arrivals) { emulator::mbarrier_init(barrier, arrivals); }
-inline void mbarrier_expect(uint32_t barrier, uint32_t bytes) { emulator::mbarrier_arrive(barrier, bytes); }
-inline void mbarrier_arrive(uint32_t barrier) { emulator::mbarrier_arrive(barrier, 0); }
-inline void mbarrier_arrive_after_copies(uint32_t barrier) { emulator::arrive_after_copies(barrier); }
-inline void mbarrier_wait(uint32_t barrier, uint32_t parity) { emulator::mbarrier_wait(barrier, parity); }
-inline void mbarrier_wait_in_block(uint32_t barrier, uint32_t parity) { emulator::mbarrier_wait(barrier, parity); }
 
 inline void store_in_block(uint32_t address, float v) { emulator::shared<float>(address) = v; }
 template <class T>
