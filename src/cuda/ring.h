@@ -26,11 +26,17 @@ struct Ring {
   }
 };
 
-// All lanes are done with the slot before this one.
+// All lanes are done with the slot.
 //
 // An arrival overtakes loads from shared memory that were issued before it: where memory stalls these wait for so long
 // that a copy into the slot comes first. So this stands where what was loaded has been used, behind a product that
 // takes it, or that takes the registers of another that was added up with it.
+template <int kSlots>
+__device__ __forceinline__ void release(const Ring<kSlots>& ring, int lane) {
+  __syncwarp();
+  if (lane == 0) ptx::mbarrier_arrive(ring.empty());
+}
+// The same with the slot before this one.
 template <int kSlots>
 __device__ __forceinline__ void release_before(const Ring<kSlots>& ring, int lane) {
   __syncwarp();

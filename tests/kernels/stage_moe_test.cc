@@ -251,6 +251,78 @@ TEST_P(Experts, WideMatricesAgreeWithTheReference) {
   }
 }
 
+// Of each pair of quads the first has the large scales, and nothing else: the sums are those of the second.
+TEST_P(Experts, SmallScalesCountBesideLargeOnes) {
+  constexpr int kWide = 1280, kRows = 8, kFew = 7;  // with eight an expert the GPU goes another way
+  const auto is_large = [](int k) { return k / 128 % 2 == 0; };
+  for (const bool of_weights : {true, false}) {
+    for (const int act_block : {32, 128}) {
+      SCOPED_TRACE(std::string(of_weights ? "weights" : "activations") + ", " + std::to_string(act_block));
+      // In the first product scales of weights are 2^-25 (fp4) or 2^-18 (fp8) of the large ones, or of activations
+      // 2^-18.
+      std::vector<Weight> storage;
+      for (unsigned e = 0; e < 2; ++e) {
+        const int small = of_weights ? (e == 0 ? -25 : -18) : 0;
+        const auto weight = [&](unsigned seed) {
+          const auto random = random_values(3 * e + seed, 2.0f);
+          const auto value = [=](int o, int k) {
+            const float v = random(o, k);
+            return is_large(k) ? (of_weights ? v : 0.0f) : std::ldexp(v, small);
+          };
+          const auto exponent = [=](int block) { return is_large(block) ? 0 : small; };
+          return e == 0 ? fp4_weight(kWide, kWide, act_block, value, [=](int, int b) { return exponent(32 * b); })
+                        : fp8_weight(kWide, kWide, act_block, act_block, value,
+                                     [=](int, int b) { return exponent(act_block * b); });
+        };
+        storage.push_back(weight(1));
+        const auto second = random_values(50 + e, 0.5f);
+        storage.push_back(e == 0 ? fp4_weight(kWide, kWide, act_block, second)
+                                 : fp8_weight(kWide, kWide, act_block, act_block, second));
+        storage.push_back(weight(2));
+      }
+      const std::vector<ExpertWeights> list = {{storage[0].matrix, storage[1].matrix, storage[2].matrix},
+                                               {storage[3].matrix, storage[4].matrix, storage[5].matrix}};
+      Array<bf16> x(kRows * kWide);
+      const auto value = random_values(99, 1.0f);
+      for (int row = 0; row < kRows; ++row) {
+        for (int d = 0; d < kWide; ++d) {
+          const float v = value(row, d) * (of_weights ? 0x1p12f : 0x1p-6f);
+          x[row * kWide + d] = float_to_bf16(!is_large(d) ? v : of_weights ? 0.0f : 0x1p18f * v);
+        }
+      }
+      const Array<int32_t> ids(kRows);
+      Array<float> weights(kRows);
+      for (int row = 0; row < kRows; ++row) weights[row] = 1;
+      for (const int rows : {kFew, kRows}) {
+        Array<bf16> y(rows * kWide), want(rows * kWide);
+        Step step;
+        step.run(0, rows);
+        ExpertsArgs args{.x = x.data(),
+                         .dim = kWide,
+                         .inter = kWide,
+                         .experts = list.data(),
+                         .expert_count = 1,
+                         .ids = ids.data(),
+                         .weights = weights.data(),
+                         .topk = 1,
+                         .shared = list[1],
+                         .limit = 10,
+                         .y = y.data()};
+        kernels->experts(step.rows(), args);
+        args.y = want.data();
+        make_reference_kernels()->experts(step.rows(), args);
+        double error = 0, size = 0;
+        for (int i = 0; i < rows * kWide; ++i) {
+          const double a = bf16_to_float(y[i]), b = bf16_to_float(want[i]);
+          error += (a - b) * (a - b), size += b * b;
+        }
+        EXPECT_GT(size, 0);
+        EXPECT_LT(error, 1e-4 * size) << rows << " rows";
+      }
+    }
+  }
+}
+
 // Experts of one format, wide enough for what published ones are multiplied with; scales from none to 2^4.
 struct WideExperts {
   int dim, inter;

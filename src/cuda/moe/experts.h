@@ -39,11 +39,11 @@ struct Tile {
   int32_t pairs[kWidth];
 };
 
-// Quantised activations: e4m3 values as f16 [count, width], of each 8 neighbours in the order 0 2 4 6 1 3 5 7, which is
-// that of weights after decoding (experts_weights.h); scales [count, width / block].
+// Quantised activations: f16 operands [count, width] (experts_units.h), of each 8 neighbours in the order 0 2 4 6 1 3 5
+// 7, which is that of weights after decoding (experts_weights.h); what they are units of, [count, kSegments].
 struct Activations {
   uint16_t* values = nullptr;
-  float* scales = nullptr;
+  float* units = nullptr;
   int width = 0;  // whole blocks
   int block = 0;  // 32 or 128
 };

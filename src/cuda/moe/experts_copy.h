@@ -17,6 +17,7 @@ struct ProductArgs {
   const bf16* plain_x;  // to be quantised
   Layout routed, shared;
   ExpertPointers shared_expert;
+  int most_stages;  // of a segment
   int units_per_tile;
   int shared_tiles;
   int routed_pairs;
@@ -69,30 +70,47 @@ __device__ __forceinline__ int own_segment() {
   const int warp = threadIdx.x / 32;
   return kStages<kQuads> > 0 || 2 * blockIdx.x < gridDim.x ? warp : (warp + 2) % kSegments;
 }
-// Whether a lane copies a row's scales of a whole unit at once, and what a warp needs for those of two units.
-template <int kQuads>
-inline constexpr bool kScalesByUnit = kStages<kQuads> == 2 || kStages<kQuads> == 4;
-template <int kQuads>
-inline constexpr int kUnitScaleBytes = kScalesByUnit<kQuads> ? kScaleBytes * kStages<kQuads> : 0;
-template <int kQuads>
-inline constexpr int kSlotBytes = kWeightBytes + (kScalesByUnit<kQuads> ? 0 : kScaleBytes);
+// Scales of fp4 are copied for a whole unit at once: of each row so many words.
+inline constexpr int kWordBytes = 2 * kTileRows * 4;  // one of each
+
+// The lane's row in a warp's places for them, one unit's after the other. Whoever copies is ahead by as many stages as
+// there are slots but one, which may be as many units.
+template <int kSlots>
+class ScalePlaces {
+ public:
+  __device__ __forceinline__ ScalePlaces(uint32_t of_warp, int words)
+      : at_(of_warp + threadIdx.x % 32 * 4 * words),
+        apart_(kWordBytes * words),
+        end_(ptx::hold(at_ + kSlots * apart_)) {}
+  static constexpr __host__ __device__ int bytes(int words) { return kSlots * kWordBytes * words; }
+  __device__ __forceinline__ uint32_t at() const { return at_; }
+  __device__ __forceinline__ void next() {
+    at_ += apart_;
+    if (at_ == end_) at_ -= kSlots * apart_;
+  }
+
+ private:
+  uint32_t at_, apart_, end_;
+};
+template <int kQuads, class Args>
+__device__ __forceinline__ int most_stages(const Args& args) {
+  return kQuads > 0 ? (kQuads + kSegments - 1) / kSegments : args.most_stages;
+}
 
 // The copying end of a warp's ring.
 template <bool kDown, int kWidth, int kSlots, int kQuads>
 class Copier {
  public:
-  // `unit_scales`: of kScalesByUnit, places for those of two units.
   __device__ __forceinline__ Copier(const ProductArgs<kWidth>& args, const Tile<kWidth>* tiles, const Walk& walk,
-                                    uint32_t ring, uint32_t unit_scales)
+                                    uint32_t ring, const ScalePlaces<kSlots>& scales)
       : args_(args),
         tiles_(tiles),
-        place_(piece_place(threadIdx.x % 32 / 4, threadIdx.x % 4)),
-        unit_scales_(unit_scales + threadIdx.x % 32 * 4 * kStages<kQuads>),
-        both_unit_scales_(2 * unit_scales_ + kUnitScaleBytes<kQuads>),
+        place_(ptx::hold(piece_place(threadIdx.x % 32 / 4, threadIdx.x % 4))),
+        scales_(scales),
         walk_(walk) {
     enter();
 #pragma unroll 1
-    for (int i = 0; i < kSlots - 1; ++i) copy_next(ring + i * kSlotBytes<kQuads>);
+    for (int i = 0; i < kSlots - 1; ++i) copy_next(ring + i * kWeightBytes);
   }
 
   // The next stage into `slot`. For all lanes, which are done with what the slot had.
@@ -102,28 +120,12 @@ class Copier {
       const uint32_t to = slot + place_;
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
-        const std::byte* from = weights_[m] + stage_ * kStageBytes;
-        ptx::copy_async<16>(to + m * 1024, from);
-        ptx::copy_async<16>(to + m * 1024 + 512, from + half_);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          ptx::copy_async<16>(to + m * 1024 + half * 512, weights_[m][half] + stage_ * kStageBytes);
+        }
       }
-      if (fp4_) copy_scales(slot, stage_);
-      ++stage_;
-    }
-    ptx::copies_commit();
-  }
-  // The same where it is known that the stage is of fp4.
-  __device__ __forceinline__ void copy_next_fp4(uint32_t slot) {
-    if constexpr (kQuads == 0) return copy_next(slot);
-    if (stage_ == stages_) next_unit();
-    if (walk_.left > 0) {
-      const uint32_t to = slot + place_;
-      constexpr int kHalf = 8 * kRowBytes<kQuads>;
-      const int from = stage_ * kStageBytes;
-      ptx::copy_async_at<0, 0>(to, weights_[0] + from);
-      ptx::copy_async_at<512, kHalf>(to, weights_[0] + from);
-      ptx::copy_async_at<1024, 0>(to, weights_[1] + from);
-      ptx::copy_async_at<1536, kHalf>(to, weights_[1] + from);
-      copy_scales(slot, stage_);
+      if (fp4_ && stage_ == 0) copy_scales();
       ++stage_;
     }
     ptx::copies_commit();
@@ -134,34 +136,39 @@ class Copier {
   __device__ __forceinline__ void copy_known(uint32_t slot) {
     if constexpr (kStage == kStages<kQuads>) next_unit();
     if (walk_.left > 0) {
-      constexpr int kFrom = kStage % kStages<kQuads> * kStageBytes, kHalf = kFrom + 8 * kRowBytes<kQuads>;
+      constexpr int kFrom = kStage % kStages<kQuads> * kStageBytes;
       const uint32_t to = slot + place_;
-      ptx::copy_async_at<0, kFrom>(to, weights_[0]);
-      ptx::copy_async_at<512, kHalf>(to, weights_[0]);
-      ptx::copy_async_at<1024, kFrom>(to, weights_[1]);
-      ptx::copy_async_at<1536, kHalf>(to, weights_[1]);
-      copy_scales(slot, kStage % kStages<kQuads>);
-      stage_ = kStage % kStages<kQuads> + 1;
+      ptx::copy_async_at<0, kFrom>(to, weights_[0][0]);
+      ptx::copy_async_at<512, kFrom>(to, weights_[0][1]);
+      ptx::copy_async_at<1024, kFrom>(to, weights_[1][0]);
+      ptx::copy_async_at<1536, kFrom>(to, weights_[1][1]);
+      if constexpr (kStage % kStages<kQuads> == 0) copy_scales();
+      // Nobody asks but after a unit's last stage.
+      if constexpr (kStage == kStages<kQuads> + kSlots - 2) stage_ = kStage % kStages<kQuads> + 1;
     }
     ptx::copies_commit();
   }
 
  private:
-  __device__ __forceinline__ void copy_scales(uint32_t slot, int stage) {
-    if constexpr (kScalesByUnit<kQuads>) {
-      if (stage == 0) ptx::copy_async<4 * kStages<kQuads>>(unit_scales_, scale_);
+  // Of the unit that was entered.
+  __device__ __forceinline__ void copy_scales() {
+    if constexpr (kStages<kQuads> == 2 || kStages<kQuads> == 4) {
+      ptx::copy_async<4 * kStages<kQuads>>(scales_.at(), scale_);
     } else {
-      ptx::copy_async<4>(slot + kWeightBytes + threadIdx.x % 32 * 4, scale_ + 4 * stage);
+      for (int i = 0; i < stages_; ++i) ptx::copy_async<4>(scales_.at() + 4 * i, scale_ + 4 * i);
     }
   }
   __device__ __forceinline__ void next_unit() {
-    unit_scales_ = both_unit_scales_ - unit_scales_;
+    scales_.next();
     if (!walk_.next(args_) || !fp4_) return enter();
     const Layout& layout = layout_of(args_, tiles_[walk_.tile]);
     const int row_bytes = kQuads == 0 ? layout.row_bytes : kRowBytes<kQuads>;
     const int scale_row = kQuads == 0 ? layout.scale_row : kScaleRow<kQuads>;
 #pragma unroll
-    for (int m = 0; m < 2; ++m) weights_[m] += kUnitRows<kDown> * row_bytes;
+    for (int m = 0; m < 2; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) weights_[m][half] += kUnitRows<kDown> * row_bytes;
+    }
     scale_ += kUnitRows<kDown> * scale_row;
     stage_ = 0;
   }
@@ -176,10 +183,13 @@ class Copier {
     stages_ = segment.count;
     if (stages_ == 0) walk_.left = 0;  // nor has the warp any in another unit
     fp4_ = layout.fp4;
-    half_ = 8 * layout.row_bytes;
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
-      weights_[m] = rows.data[m] + static_cast<int64_t>(g) * layout.row_bytes + (segment.first * kStageBytes + 16 * t);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        weights_[m][half] = rows.data[m] + static_cast<int64_t>(g + 8 * half) * layout.row_bytes +
+                            (segment.first * kStageBytes + 16 * t);
+      }
     }
     const int row = threadIdx.x % 32;
     scale_ = (row < kTileRows ? rows.scale[0] : rows.scale[1]) + row % kTileRows * layout.scale_row + 4 * segment.first;
@@ -187,12 +197,12 @@ class Copier {
 
   const ProductArgs<kWidth>& args_;
   const Tile<kWidth>* tiles_;
-  uint32_t place_, unit_scales_, both_unit_scales_;
+  uint32_t place_;
+  ScalePlaces<kSlots> scales_;  // of the unit that is copied
   Walk walk_;
   int stage_ = 0, stages_ = -1;  // of the unit: to be copied next, all
   bool fp4_ = false;
-  int half_ = 0;  // bytes of 8 rows
-  const std::byte* weights_[2] = {};
+  const std::byte* weights_[2][2] = {};  // of row g and g + 8
   const uint8_t* scale_ = nullptr;
 };
 

@@ -69,47 +69,33 @@ __device__ __forceinline__ int make_few_tiles(const FewPairs& pairs, const Exper
 
 // Activations of a tile's columns in shared memory: of each column the values a little apart, for the banks' sake.
 constexpr __host__ __device__ int own_stride(int width) { return width + 32; }
-constexpr __host__ __device__ int own_bytes(int block, int width, int columns) {
+constexpr __host__ __device__ int own_bytes(int width, int columns) {
   return columns *
-         (own_stride(width) * static_cast<int>(sizeof(uint16_t)) + width / block * static_cast<int>(sizeof(float)));
+         (own_stride(width) * static_cast<int>(sizeof(uint16_t)) + kSegments * static_cast<int>(sizeof(float)));
 }
-template <int kBlock>
 struct OwnActivations {
-  int width;
-  Activations all;  // of column c the values are at c * own_stride(width), the scales at c * width / kBlock
+  Activations all;  // of column c the values are at c * own_stride(width), the units at c * kSegments
 
-  __device__ __forceinline__ OwnActivations(std::byte* memory, int width, int columns)
-      : width(width),
-        all{reinterpret_cast<uint16_t*>(memory),
-            reinterpret_cast<float*>(memory + columns * own_stride(width) * sizeof(uint16_t)), width, kBlock} {}
+  __device__ __forceinline__ OwnActivations(std::byte* memory, int width, int block, int columns)
+      : all{reinterpret_cast<uint16_t*>(memory),
+            reinterpret_cast<float*>(memory + columns * own_stride(width) * sizeof(uint16_t)), width, block} {}
 
-  // For a warp: values [first, first + 128 quads) of the tile's columns, of rows `tile.pairs` of `x`.
+  // For a warp: segment `index` of the tile's columns, of rows `tile.pairs` of `x`.
   template <int kWidth>
-  __device__ __forceinline__ void quantise(const bf16* x, const Tile<kWidth>& tile, int first, int quads) {
-    constexpr int kAtOnce = 4;
-    const int lane = threadIdx.x % 32, count = tile.count * quads;
-    int column = 0, quad = 0;
+  __device__ __forceinline__ void quantise(const bf16* x, const Tile<kWidth>& tile, int index) {
+    constexpr int kAtOnce = 2;  // columns
+    const int lane = threadIdx.x % 32, quads = all.width / 128, first = first_quad(quads, index) * 128;
     __syncwarp();
 #pragma unroll 1
-    for (int base = 0; base < count; base += kAtOnce) {
-      uint2 four[kAtOnce];
-      int columns[kAtOnce], at[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        columns[i] = column, at[i] = first + quad * 128;
-        if (base + i < count) {
-          four[i] = __ldcg(
-              reinterpret_cast<const uint2*>(x + static_cast<int64_t>(tile.pairs[column]) * width + at[i]) + lane);
-        }
-        if (++quad == quads) quad = 0, ++column;
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (base + i < count) {
-          quantise_quad(four[i], kBlock, all.values + columns[i] * own_stride(width) + at[i],
-                        all.scales + (columns[i] * width + at[i]) / kBlock);
-        }
-      }
+    for (int base = 0; base < tile.count; base += kAtOnce) {
+      quantise_segment<kAtOnce, 3>(
+          min(tile.count - base, kAtOnce), segment_quads(quads, index), all.block,
+          [&](int i, int quad) {
+            const bf16* row = x + static_cast<int64_t>(tile.pairs[base + i]) * all.width + first;
+            return __ldcg(reinterpret_cast<const uint2*>(row) + quad * 32 + lane);
+          },
+          [&](int i) { return all.values + (base + i) * own_stride(all.width) + first; },
+          [&](int i) { return all.units + (base + i) * kSegments + index; });
     }
     __syncwarp();
   }

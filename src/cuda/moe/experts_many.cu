@@ -4,6 +4,7 @@
 #include "cuda/linear/decode.h"
 #include "cuda/linear/piece.h"
 #include "cuda/moe/experts_many.h"
+#include "cuda/moe/experts_units.h"
 
 namespace onelane::cuda::moe {
 namespace {
@@ -114,21 +115,25 @@ __global__ void __launch_bounds__(kPlanThreads) plan_experts(const __grid_consta
   }
 }
 
-// Eight neighbouring values of a lane, 128 of a column in 16 lanes, quantised: the lane's 16 bytes of the image, once
-// lanes have traded. Those of a block of 32 are the even values' lower and upper eight and then the odd ones'.
+// Eight neighbouring values of a lane, 128 of a column in 16 lanes, quantised.
 struct QuantisedEight {
-  uint4 bytes;
-  uint32_t code;  // of the scale
+  uint2 codes[1];
+  uint32_t scale;  // its code
 
-  __device__ __forceinline__ QuantisedEight(const uint4& values, int block) {
+  __device__ __forceinline__ void quantise(const uint4& values, int block) {
     const uint4 all[1] = {values};
-    uint2 codes[1];
-    quantise_lane(all, block == 128 ? 7 : 5, codes, code);
+    quantise_lane(all, block == 128 ? 7 : 5, codes, scale);
+  }
+  // The lane's 16 bytes of the image, once lanes have traded: those of a block of 32 are the even values' lower and
+  // upper eight and then the odd ones'.
+  __device__ __forceinline__ uint4 bytes(const ScaleFactors& factors) const {
     uint32_t even[2], odd[2];
     e4m3_to_f16(ptx::permute(codes[0].x, codes[0].y, 0x6420), even);
     e4m3_to_f16(ptx::permute(codes[0].x, codes[0].y, 0x7531), odd);
+    const uint32_t factor = factors.twice(scale);
     // Of four lanes each has a word of four chunks: now each gets a chunk.
-    uint32_t words[4] = {even[0], even[1], odd[0], odd[1]};
+    uint32_t words[4] = {ptx::multiply_f16(even[0], factor), ptx::multiply_f16(even[1], factor),
+                         ptx::multiply_f16(odd[0], factor), ptx::multiply_f16(odd[1], factor)};
 #pragma unroll
     for (int distance = 1; distance < 4; distance *= 2) {
       const bool upper = (threadIdx.x & distance) != 0;
@@ -140,7 +145,7 @@ struct QuantisedEight {
         words[i + distance] = upper ? words[i + distance] : other;
       }
     }
-    bytes = make_uint4(words[0], words[1], words[2], words[3]);
+    return make_uint4(words[0], words[1], words[2], words[3]);
   }
 };
 
@@ -152,36 +157,59 @@ class LaneColumn {
     const int lane = threadIdx.x % 16, chunk = lane % 8;
     std::byte* tile = image.tile(first);
     bytes_ = tile + (lane / 8 * columns + column) * 128 + (chunk ^ column % 8) * 16;
-    scale_ =
-        8 * lane % image.block != 0 ? nullptr : tile + columns * 256 + (8 * lane / image.block * columns + column) * 4;
+    unit_ = lane != 0 ? nullptr : tile + columns * 256 + column * 4;
   }
   // Nothing beyond the last quad.
-  __device__ __forceinline__ void write(int quad, const QuantisedEight& eight) const {
+  __device__ __forceinline__ void write(int quad, const uint4& bytes, float unit) const {
     if (quad >= quads_) return;
     const int64_t at = static_cast<int64_t>(quad) * quad_;
-    *reinterpret_cast<uint4*>(bytes_ + at) = eight.bytes;
-    if (scale_ != nullptr) *reinterpret_cast<float*>(scale_ + at) = e8m0_to_float(eight.code);
+    *reinterpret_cast<uint4*>(bytes_ + at) = bytes;
+    if (unit_ != nullptr) *reinterpret_cast<float*>(unit_ + at) = unit;
   }
 
  private:
   int quads_, quad_;
-  std::byte *bytes_, *scale_;
+  std::byte *bytes_, *unit_;
 };
 
-// A row that the half warps of a block take by turns, a quad each. Lanes trade, so the halves of a warp go on together.
-class RowQuads {
- public:
-  __device__ __forceinline__ RowQuads(const bf16* x, int64_t row, const Image& image)
-      : from_(reinterpret_cast<const uint4*>(x + row * image.quads * 128) + threadIdx.x % 16), quads_(image.quads) {}
-  // Of the calling half warp's turns: there are as many for both of a warp.
-  __device__ __forceinline__ int end() const { return quads_ + static_cast<int>(threadIdx.x) / 16 % 2; }
-  // The last one's, beyond the end.
-  __device__ __forceinline__ uint4 eight(int quad) const { return __ldcg(from_ + min(quad, quads_ - 1) * 16); }
-
- private:
-  const uint4* from_;
-  int quads_;
-};
+// Quantises a row, whose quads the half warps of a block take by turns, and calls `write` with each quad, the lane's
+// bytes of it and its unit. Lanes trade, so the halves of a warp go on together, if need be beyond the last quad.
+// `largest`: kSegments in shared memory. kAtOnce: quads of a half warp; longer rows are read twice.
+template <int kAtOnce, class Write>
+__device__ __forceinline__ void quantise_row(const bf16* x, int64_t row, const Image& image, uint32_t* largest,
+                                             const Write& write) {
+  constexpr int kTurn = kAtOnce * kHalfWarps;
+  const int quads = image.quads, half_warp = threadIdx.x / 16;
+  const uint4* from = reinterpret_cast<const uint4*>(x + row * quads * 128) + threadIdx.x % 16;
+  QuantisedEight eights[kAtOnce];
+  const auto read = [&](int base) {
+    uint4 values[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) values[i] = __ldcg(from + min(base + half_warp + i * kHalfWarps, quads - 1) * 16);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) eights[i].quantise(values[i], image.block);
+  };
+  if (threadIdx.x < kSegments) largest[threadIdx.x] = 0;
+  __syncthreads();
+  for (int base = 0; base < quads; base += kTurn) {
+    read(base);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int quad = min(base + half_warp + i * kHalfWarps, quads - 1);
+      if (threadIdx.x * 8 % image.block == 0) atomicMax(largest + segment_of(quads, quad), eights[i].scale);
+    }
+  }
+  __syncthreads();
+  for (int base = 0; base < quads; base += kTurn) {
+    if (quads > kTurn) read(base);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int quad = base + half_warp + i * kHalfWarps;
+      const uint32_t of_segment = largest[segment_of(quads, min(quad, quads - 1))];
+      write(quad, eights[i].bytes(ScaleFactors(of_segment, kFp8Top)), fp8_unit(of_segment));
+    }
+  }
+}
 
 struct GatherArgs {
   const bf16* x;
@@ -194,6 +222,7 @@ struct GatherArgs {
 // A block a row.
 __global__ void __launch_bounds__(kThreads) gather_rows(const __grid_constant__ GatherArgs args) {
   ONELANE_DYNAMIC_SHARED(int4, uses);  // of the row: first and number of its tile's columns, its column
+  __shared__ uint32_t largest[kSegments];
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
   const int row = blockIdx.x;
@@ -202,16 +231,11 @@ __global__ void __launch_bounds__(kThreads) gather_rows(const __grid_constant__ 
     const Column column = load_column(args.columns + at);
     uses[slot] = make_int4(column.first, column.columns, at - column.first, 0);
   }
-  __syncthreads();
-  const RowQuads quads(args.x, row, args.to);
-  for (int q = threadIdx.x / 16; q < quads.end(); q += 2 * kHalfWarps) {
-    const QuantisedEight first(quads.eight(q), args.to.block), second(quads.eight(q + kHalfWarps), args.to.block);
+  quantise_row<2>(args.x, row, args.to, largest, [&](int quad, const uint4& bytes, float unit) {
     for (int slot = 0; slot <= args.topk; ++slot) {
-      const LaneColumn to(args.to, uses[slot].x, uses[slot].y, uses[slot].z);
-      to.write(q, first);
-      to.write(q + kHalfWarps, second);
+      LaneColumn(args.to, uses[slot].x, uses[slot].y, uses[slot].z).write(quad, bytes, unit);
     }
-  }
+  });
 }
 
 struct QuantiseArgs {
@@ -222,18 +246,18 @@ struct QuantiseArgs {
 };
 
 // A block a column.
+template <int kAtOnce>
 __global__ void __launch_bounds__(kThreads) quantise_hidden(const __grid_constant__ QuantiseArgs args) {
+  __shared__ uint32_t largest[kSegments];
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
   const int at = blockIdx.x;
   if (at >= __ldcg(args.counts + 1)) return;
   const Column of = load_column(args.columns + at);
   if (of.pair < 0) return;
-  const RowQuads quads(args.x, at, args.to);
   const LaneColumn to(args.to, of.first, of.columns, at - of.first);
-  for (int q = threadIdx.x / 16; q < quads.end(); q += kHalfWarps) {
-    to.write(q, QuantisedEight(quads.eight(q), args.to.block));
-  }
+  quantise_row<kAtOnce>(args.x, at, args.to, largest,
+                        [&](int quad, const uint4& bytes, float unit) { to.write(quad, bytes, unit); });
 }
 
 ColumnPlan plan_columns(const ExpertsCall& call) {
@@ -280,8 +304,9 @@ bf16* many_experts(const ExpertsCall& call) {
   launch(stage, "gather_rows", gather_rows, dim3(call.rows()), dim3(kThreads), (a.topk + 1) * sizeof(int4),
          GatherArgs{a.x, call.rows(), a.topk, plan.place, plan.columns, x});
   multiply_up(call, plan, x, hidden);
-  launch(stage, "quantise_hidden", quantise_hidden, dim3(plan.most_columns), dim3(kThreads), 0,
-         QuantiseArgs{hidden, plan.columns, plan.counts, middle});
+  const bool one_turn = middle.quads <= kHalfWarps;
+  launch(stage, "quantise_hidden", one_turn ? quantise_hidden<1> : quantise_hidden<2>, dim3(plan.most_columns),
+         dim3(kThreads), 0, QuantiseArgs{hidden, plan.columns, plan.counts, middle});
   multiply_down(call, plan, middle, y);
   return y;
 }

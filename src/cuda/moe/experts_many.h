@@ -48,15 +48,15 @@ __device__ __forceinline__ ManyTile load_tile(const ManyTile* tile) {
   return loaded;
 }
 
-// Of a tile, quad by quad: f16 values, in two panels of 64 of each column with the 128-byte swizzle of wgmma and in the
-// order that decoded weights have (experts_weights.h: even ones, then odd ones of a block's eights); then the scales,
-// float [128 / block][columns].
+// Of a tile, quad by quad: f16 operands (experts_units.h), in two panels of 64 of each column with the 128-byte swizzle
+// of wgmma and in the order that decoded weights have (experts_weights.h: even ones, then odd ones of a block's
+// eights); then what the quad's segment is units of, float [columns].
 struct Image {
   std::byte* data = nullptr;
   int quads = 0;
-  int block = 0;  // 32 or 128
+  int block = 0;  // of scales: 32 or 128
 
-  __host__ __device__ int column_bytes() const { return 256 + 4 * (128 / block); }  // of a quad
+  static constexpr int column_bytes() { return 256 + 4; }  // of a quad
   // The quads of a tile.
   __device__ std::byte* tile(int first) const { return data + static_cast<int64_t>(first) * quads * column_bytes(); }
 };

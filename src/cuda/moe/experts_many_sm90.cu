@@ -1,14 +1,13 @@
 // The products of experts_many.h.
 //
 // Blocks stay, and take units in turns: of one tile 128 rows of weights, over all of k. A thread copies activations
-// into a ring of quads, two warps copy weights into a ring of stages as experts_units.h has them, and both run ahead
-// into the next unit; two warpgroups multiply 64 rows each, decoded in registers.
-//
-// While the tensor cores sum a block of 32 values for one half of the columns, the warpgroup adds the sums of the other
-// half to its totals. Totals of segments meet in shared memory, in ascending order.
+// into a ring of quads, two warps copy weights into a ring of stages as experts_units.h has them, a third makes the
+// factors of their scales, and all run ahead into the next unit; two warpgroups multiply 64 rows each, decoded in
+// registers, a block of 32 values at a time while the tensor cores are at the one before.
 #include <algorithm>
 
 #include "cuda/moe/experts_many.h"
+#include "cuda/moe/experts_units.h"
 #include "cuda/moe/experts_weights.h"
 #include "cuda/ptx/cluster.h"
 #include "cuda/ptx/wgmma.h"
@@ -20,20 +19,24 @@ namespace {
 constexpr int kGroup = 128;  // threads of a warpgroup
 constexpr int kMultiplying = 2;
 constexpr int kThreads = (kMultiplying + 1) * kGroup;
-constexpr int kMultiplyRegisters = 224, kCopyRegisters = 56;
-constexpr int kHalves = 2;                // of a tile's columns
+constexpr int kMultiplyRegisters = 216, kCopyRegisters = 72;
 constexpr int kRows = 64 * kMultiplying;  // of weights, in a unit
 constexpr int kWeightCopiers = 64;        // threads
+constexpr int kFactorMakers = 32;
 
-constexpr int kQuadSlots = 4, kQuadBytes = (kMostColumns * (256 + 16) + 1023) / 1024 * 1024;
-constexpr int kStageSlots = 5, kStageWeights = kRows * kStageBytes, kStageSlotBytes = kStageWeights + kRows * 4;
-constexpr int kTotalBytes = 64 * kMostColumns * 4;  // of a warpgroup
+constexpr int kQuadSlots = 4, kQuadBytes = (kMostColumns * Image::column_bytes() + 1023) / 1024 * 1024;
+// A slot of the ring of stages: weights; in the first one of a quad also, of each row, the factors of the quad's blocks
+// and what its segment is units of.
+constexpr int kFactorsAt = kRows * kStageBytes, kUnitsAt = kFactorsAt + kRows * 8;
+constexpr int kStageSlots = 7, kStageSlotBytes = kUnitsAt + kRows * 4;
+constexpr int kOutStride = 64 + 8;                              // bf16; no two words of a warp in one bank
+constexpr int kOutBytes = kMostColumns * (kOutStride * 2 + 4);  // of a warpgroup: bf16, then a word a column
 
 constexpr int kStageRing = kQuadSlots * kQuadBytes;
-constexpr int kTotalsAt = kStageRing + kStageSlots * kStageSlotBytes;
-constexpr int kBarriers = kTotalsAt + kMultiplying * kTotalBytes;  // of full slots, then of empty ones; of each ring
+constexpr int kOutsAt = kStageRing + kStageSlots * kStageSlotBytes;
+constexpr int kBarriers = kOutsAt + kMultiplying * kOutBytes;  // of full slots, then of empty ones; of each ring
 constexpr int kSharedBytes = kBarriers + 2 * (kQuadSlots + kStageSlots) * 8;
-static_assert(kSharedBytes <= 227 * 1024 && kTotalsAt % 16 == 0);
+static_assert(kSharedBytes <= 227 * 1024 && kOutsAt % 16 == 0);
 
 // A ring and where its slots are.
 template <int kSlots, int kBytes>
@@ -88,7 +91,7 @@ __device__ __forceinline__ Row row_of(const Layout& layout, const ExpertPointers
           scale + static_cast<int64_t>(at >> layout.row_shift) * layout.scale_row};
 }
 
-// Thread 4 r + p copies piece p of rows r, r + 16, ..., and of fp4 the scales of rows 4 r + p and 64 more.
+// Thread 4 r + p copies piece p of rows r, r + 16, ...
 template <bool kDown>
 __device__ __forceinline__ void copy_weights(const ManyArgs& args, Stages ring) {
   const int thread = threadIdx.x % kGroup, piece = thread % 4;
@@ -96,21 +99,73 @@ __device__ __forceinline__ void copy_weights(const ManyArgs& args, Stages ring) 
   for_each_unit(args, [&](const ManyTile& tile, int part) {
     const Layout& layout = layout_of(args, tile);
     const std::byte* from = row_of<kDown>(layout, tile.expert, part, thread / 4).data + piece * 16;
-    const uint8_t* scale = row_of<kDown>(layout, tile.expert, part, thread).scale;
-    const uint32_t apart = (kDown ? 16 : 8) * layout.row_bytes, scales_apart = (kDown ? 64 : 32) * layout.scale_row;
-    const bool fp4 = layout.fp4;
+    const uint32_t apart = (kDown ? 16 : 8) * layout.row_bytes;
     for (int left = layout.row_bytes / kStageBytes; left > 0; --left) {
       ptx::mbarrier_wait_in_block(ring.empty(), ring.round ^ 1);
 #pragma unroll
       for (int j = 0; j < kRows / 16; ++j) ptx::copy_async<16>(ring.slot() + place + j * 1024, from + j * apart);
-      if (fp4) {
-        ptx::copy_async<4>(ring.slot() + kStageWeights + thread * 4, scale);
-        ptx::copy_async<4>(ring.slot() + kStageWeights + (thread + 64) * 4, scale + scales_apart);
-      }
       ptx::mbarrier_arrive_after_copies(ring.full());
       from += kStageBytes;
-      scale += 4;
       ring.next();
+    }
+  });
+}
+
+// The codes of a row's four blocks in a quad.
+__device__ __forceinline__ uint32_t quad_codes(const Layout& layout, const uint8_t* row, int quad) {
+  if (layout.fp4) return __ldg(reinterpret_cast<const uint32_t*>(row) + quad);
+  if (layout.block_shift == 7) return ptx::load_byte(row + quad) * 0x01010101u;
+  uint32_t word = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) word |= ptx::load_byte(row + 4 * quad + i) << (8 * i);
+  return word;
+}
+
+// A warp: a lane has rows of its number and 32, 64, 96 more.
+template <bool kDown>
+__device__ __forceinline__ void make_factors(const ManyArgs& args, Stages ring) {
+  constexpr int kEach = kRows / 32;
+  const int lane = threadIdx.x % 32;
+  for_each_unit(args, [&](const ManyTile& tile, int part) {
+    const Layout& layout = layout_of(args, tile);
+    const int top = layout.fp4 ? kFp4Top : kFp8Top, stages = layout.fp4 ? 1 : 2;  // of a quad
+    const int quads = args.x.quads;
+    const uint8_t* rows[kEach];
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) rows[j] = row_of<kDown>(layout, tile.expert, part, lane + 32 * j).scale;
+    for (int segment = 0; segment < kSegments; ++segment) {
+      const int first = first_quad(quads, segment), end = first + segment_quads(quads, segment);
+      uint32_t largest[kEach] = {};
+#pragma unroll 4
+      for (int quad = first; quad < end; ++quad) {
+#pragma unroll
+        for (int j = 0; j < kEach; ++j) {
+          largest[j] = __vmaxu2(largest[j], larger_codes(quad_codes(layout, rows[j], quad)));
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) largest[j] = largest_code(largest[j]);
+      for (int quad = first; quad < end; ++quad) {
+        uint32_t words[kEach];
+#pragma unroll
+        for (int j = 0; j < kEach; ++j) words[j] = quad_codes(layout, rows[j], quad);
+        for (int stage = 0; stage < stages; ++stage) {
+          ptx::mbarrier_wait_in_block(ring.empty(), ring.round ^ 1);
+          // They are read of a quad's first stage.
+#pragma unroll
+          for (int j = 0; j < kEach; ++j) {
+            if (stage > 0) break;
+            const ScaleFactors factors(largest[j], top);
+            const int row = lane + 32 * j;
+            ptx::store_shared(ring.slot() + kFactorsAt + factor_place(row),
+                              make_uint2(factors.of_two(words[j], 0), factors.of_two(words[j], 2)));
+            const float unit = layout.fp4 ? fp4_unit(largest[j]) : fp8_unit(largest[j]);
+            ptx::store_shared(ring.slot() + kUnitsAt + row * 4, __float_as_uint(unit));
+          }
+          ptx::mbarrier_arrive(ring.full());
+          ring.next();
+        }
+      }
     }
   });
 }
@@ -130,219 +185,189 @@ __device__ __forceinline__ void copy_activations(const ManyArgs& args, Quads rin
   });
 }
 
-// The weights of a lane, rows g and g + 8 of its warp's 16, block by block of a quad.
+// The weights of a lane, rows g and g + 8 of its warp's 16, block by block of a unit's quads. What comes next is asked
+// for as soon as there are registers for it, so that products hide how long it takes. Stages are kept until
+// release_quad().
 template <bool kFp4>
-class LaneWeights;
-
-template <>
-class LaneWeights<true> {
+class LaneWeights {
  public:
-  __device__ LaneWeights(const Row (&)[2], int) {
+  // Waits for the first stage.
+  __device__ __forceinline__ explicit LaneWeights(const Stages& ring) : ring_(ring), held_(ring) {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    matrices_ = warp * 1024 + piece_place(lane % 16, lane / 16);
-    codes_ = kStageWeights + warp * 64 + lane / 4 * 4;
+    weights_ =
+        warp * 1024 + (kFp4 ? piece_place(lane % 16, lane / 16) : piece_place(lane / 4, lane % 4 / 2) + lane % 2 * 8);
+    row_ = warp * 16 + lane / 4;
+    ptx::mbarrier_wait_in_block(ring_.full(), ring_.round);
+    load(0);
+    load_factors();
   }
-  // Blocks in order, each after products of the one before were begun. Waits for a slot before its first one.
-  __device__ __forceinline__ void decode(int block, Stages& ring, uint32_t (&a)[2][4]) {
-    if (block == 0) {
-      release_before(ring, threadIdx.x % 32);
-      ptx::mbarrier_wait_in_block(ring.full(), ring.round);
-      next_code_[0] = ptx::load_shared(ring.slot() + codes_);
-      next_code_[1] = ptx::load_shared(ring.slot() + codes_ + 32);
+  // Blocks in order; `more`: whether a quad follows.
+  __device__ __forceinline__ void decode(int block, bool more, Operands& a) {
+    if ((!kFp4 || block % 2 == 0) && (block < 4 - kPortion || more)) {
+      if (!kFp4 ? block % 2 == 1 : block == 2) {
+        ring_.next();
+        ptx::mbarrier_wait_in_block(ring_.full(), ring_.round);
+      }
+      load((block / kPortion + 1) % (4 / kPortion));
     }
-    if (block % 2 == 0) ptx::load_matrices(words_, (ring.slot() + matrices_) ^ (block / 2 * 32));
-    expand_fp4(words_[block % 2 * 2], words_[block % 2 * 2 + 1], a);
-    if (block == 3) ring.next();
+    const uint32_t(&words)[4] = words_[block / kPortion % 2];
+    if constexpr (kFp4) {
+      expand_fp4(words[block % 2 * 2], words[block % 2 * 2 + 1], a);
+    } else {
+      expand_fp8(words, a);
+    }
+    scale_rows(a, factors_[0][block / 2], factors_[1][block / 2], block % 2 == 1);
+    if (block == 3 && more) load_factors();
   }
-  // The quad that was decoded last is the one whose scales are asked for.
-  __device__ __forceinline__ void begin_quad() { code_[0] = next_code_[0], code_[1] = next_code_[1]; }
-  __device__ __forceinline__ float scale(int block, int half) const {
-    const uint32_t word = code_[half];
-    return __uint_as_float((block < 3 ? word << (23 - 8 * block) : word >> 1) & 0x7f800000u);
+  // Of the quad that is held, row g or with `half` g + 8.
+  __device__ __forceinline__ float unit(int half) const {
+    return __uint_as_float(ptx::load_shared(held_.slot() + kUnitsAt + (row_ + 8 * half) * 4));
+  }
+  // Its products are done.
+  __device__ __forceinline__ void release_quad() {
+#pragma unroll
+    for (int i = 0; i < (kFp4 ? 1 : 2); ++i) {
+      release(held_, threadIdx.x % 32);
+      held_.next();
+    }
+  }
+  // Behind the last stage.
+  __device__ __forceinline__ Stages end() const {
+    Stages ring = ring_;
+    ring.next();
+    return ring;
   }
 
  private:
-  uint32_t matrices_, codes_;
-  uint32_t words_[4], code_[2], next_code_[2];
+  static constexpr int kPortion = kFp4 ? 2 : 1;  // blocks that are loaded at once
+
+  __device__ __forceinline__ void load(int portion) {
+    const uint32_t at = ring_.slot() + weights_;
+    if constexpr (kFp4) {
+      ptx::load_matrices(words_[portion % 2], at ^ (portion * 32));
+    } else {
+      load_fp8(at, portion % 2, words_[portion % 2]);
+    }
+  }
+  // Of a quad.
+  __device__ __forceinline__ void load_factors() {
+    const uint4 four = ptx::load_shared_four(ring_.slot() + kFactorsAt + factor_place(row_));
+    factors_[0][0] = four.x, factors_[0][1] = four.y, factors_[1][0] = four.z, factors_[1][1] = four.w;
+  }
+
+  Stages ring_, held_;
+  uint32_t weights_, row_;
+  uint32_t words_[2][4], factors_[2][2];
 };
 
-template <>
-class LaneWeights<false> {
- public:
-  __device__ LaneWeights(const Row (&rows)[2], int block_shift)
-      : scales_{rows[0].scale, rows[1].scale}, block_shift_(block_shift) {
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    halves_ = warp * 1024 + piece_place(lane / 4, lane % 4 / 2) + lane % 2 * 8;
-  }
-  __device__ __forceinline__ void decode(int block, Stages& ring, uint32_t (&a)[2][4]) {
-    if (block == 0) load_scales();
-    if (block % 2 == 0) {
-      release_before(ring, threadIdx.x % 32);
-      ptx::mbarrier_wait_in_block(ring.full(), ring.round);
-    }
-    load_fp8(ring.slot() + halves_, block % 2, a);
-    if (block % 2 == 1) ring.next();
-  }
-  __device__ __forceinline__ void begin_quad() {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) code_[i] = next_code_[i];
-  }
-  __device__ __forceinline__ float scale(int block, int half) const { return e8m0_to_float(code_[half * 4 + block]); }
-
- private:
-  __device__ __forceinline__ void load_scales() {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      next_code_[i] = ptx::load_byte(scales_[i / 4] + ((value_ + i % 4 * 32) >> block_shift_));
-    }
-    value_ += 128;
-  }
-
-  const uint8_t* scales_[2];
-  int block_shift_, value_ = 0;
-  uint32_t halves_;
-  uint32_t code_[8], next_code_[8];
-};
-
-// What a warpgroup has of a unit: sums of 64 rows for two halves of kTiles times 8 columns.
+// What a warpgroup has of a unit: sums of 64 rows for kTiles times 8 columns.
 template <int kTiles>
-using Sums = float[kHalves][kTiles][4];
+using UnitSums = float[kTiles][4];
 
-// Sums the products of a unit. `segments`: of the warpgroup in shared memory, float [2 kTiles][thread][4].
-template <bool kDown, int kActBlock, bool kFp4, int kTiles>
-__device__ __forceinline__ void sum_unit(const ManyArgs& args, const Layout& layout, const ManyTile& tile, int part,
-                                         float4* segments, Quads& quads, Stages& stages, Sums<kTiles>& total) {
-  constexpr bool kEach = kActBlock == 32;  // each block of activations has a scale
-  constexpr int kColumns = 8 * kHalves * kTiles, kPanel = kColumns * 128, kHalf = kPanel / kHalves;
+// Sums the products of a unit.
+template <bool kFp4, int kTiles>
+__device__ __forceinline__ void sum_unit(const ManyArgs& args, Quads& quads, Stages& stages, UnitSums<kTiles>& total) {
+  constexpr int kColumns = 8 * kTiles, kPanel = kColumns * 128;
   const int lane = threadIdx.x % 32;
-  const Row rows[2] = {row_of<kDown>(layout, tile.expert, part, threadIdx.x / 32 * 16 + lane / 4),
-                       row_of<kDown>(layout, tile.expert, part, threadIdx.x / 32 * 16 + lane / 4 + 8)};
-  LaneWeights<kFp4> weights(rows, layout.block_shift);
-  Sums<kTiles> d = {}, of_quad;
-  uint32_t a[2][2][4];  // of blocks by turns
+  LaneWeights<kFp4> weights(stages);
+  UnitSums<kTiles> d = {};
+  Operands a[2];  // of blocks by turns
+  // No sum of the unit is a zero that this changes.
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j) total[j][0] = total[j][1] = total[j][2] = total[j][3] = -0.0f;
 
-  const auto begin = [&](int block, int h) {
-    const uint64_t at =
-        ptx::matrix_after(ptx::swizzled_matrix(quads.slot()), block / 2 * kPanel + block % 2 * 64 + h * kHalf);
+  const auto begin = [&](int block, bool add) {
+    const uint64_t at = ptx::matrix_after(ptx::swizzled_matrix(quads.slot()), block / 2 * kPanel + block % 2 * 64);
     ptx::wgmma_fence();
-    ptx::wgmma_f16(d[h], a[block % 2][0], at, false);
-    ptx::wgmma_f16(d[h], a[block % 2][1], ptx::matrix_after(at, 32), true);
+    ptx::wgmma_f16(d, a[block % 2][0], at, add);
+    ptx::wgmma_f16(d, a[block % 2][1], ptx::matrix_after(at, 32), true);
     ptx::wgmma_commit();
   };
-  const auto add = [&](int block, int h) {
-    const uint32_t scales = quads.slot() + 2 * kPanel + (h * kTiles * 8 + lane % 4 * 2) * 4;
-    const float by[2] = {weights.scale(block, 0), weights.scale(block, 1)};
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-      if constexpr (kEach || !kFp4) {
-        const float2 act = ptx::load_shared_floats(scales + (kEach ? block * kColumns * 4 : 0) + j * 32);
-        promote(total[h][j], d[h][j], by[0], by[1], act);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& sum = of_quad[h][j][i];
-          sum = block == 0 ? __fmul_rn(d[h][j][i], by[i / 2]) : __fmaf_rn(d[h][j][i], by[i / 2], sum);
-        }
-        if (block == 3) {
-          const float2 act = ptx::load_shared_floats(scales + j * 32);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            total[h][j][i] = __fmaf_rn(of_quad[h][j][i], i % 2 == 0 ? act.x : act.y, total[h][j][i]);
-          }
-        }
-      }
-    }
-  };
-
-  const int count = args.x.quads;
-#pragma unroll
-  for (int h = 0; h < kHalves; ++h) {
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) total[h][j][0] = total[h][j][1] = total[h][j][2] = total[h][j][3] = 0;
-  }
-  // A quad, the weights of whose first block are there. Nothing is in flight at its end: the compiler does not follow
-  // products around a loop. The other warpgroup's are.
-  const auto add_quad = [&](bool more) {
-    weights.begin_quad();
-    ptx::mbarrier_wait_in_block(quads.full(), quads.round);
-#pragma unroll
-    for (int h = 0; h < kHalves; ++h) begin(0, h);
-    release_before(quads, threadIdx.x % 32);
+  // A quad, whose activations are there, and the weights of its first block. Nothing is in flight at its end: the
+  // compiler does not follow products around a loop. The other warpgroup's are.
+  const auto add_quad = [&](bool first, bool last, bool more) {
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
-      if (block < 3 || more) weights.decode((block + 1) % 4, stages, a[(block + 1) % 2]);
+      begin(block, block > 0 || !first);
+      if (block == 3 && !more) break;
+      if (block > 0) ptx::wgmma_wait<1>();
+      weights.decode((block + 1) % 4, more, a[(block + 1) % 2]);
+    }
+    Quads following = quads;
+    following.next();
+    if (more) ptx::mbarrier_wait_in_block(following.full(), following.round);
+    ptx::wgmma_wait<0>();
+    ptx::hold(d);
+    if (last) {
+      const float rows[2] = {weights.unit(0), weights.unit(1)};
+      const uint32_t units = quads.slot() + 2 * kPanel + lane % 4 * 8;
 #pragma unroll
-      for (int h = 0; h < kHalves; ++h) {
-        if (block < 3 || h == 0) {
-          ptx::wgmma_wait<1>();
-        } else {
-          ptx::wgmma_wait<0>();
+      for (int j = 0; j < kTiles; ++j) {
+        const float2 column = ptx::load_shared_floats(units + j * 32);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float sum = __fmul_rn(__fmul_rn(d[j][i], i % 2 == 0 ? column.x : column.y), rows[i / 2]);
+          total[j][i] = __fadd_rn(total[j][i], sum);
         }
-        ptx::hold(d[h]);
-        add(block, h);
-        if (block < 3) begin(block + 1, h);
       }
+      ptx::hold(total);
     }
-    quads.next();
+    // What was loaded has been used: by products that are done, and by sums of this unit, which are behind a branch.
+    release(quads, lane);
+    quads = following;
+    weights.release_quad();
   };
-  const auto end_segment = [&](bool first, bool last) {
-#pragma unroll
-    for (int j = 0; j < kHalves * kTiles; ++j) {
-      float(&of)[4] = total[j / kTiles][j % kTiles];
-      float4 sum = make_float4(of[0], of[1], of[2], of[3]);
-      if constexpr (kFp4) sum.x *= kE2m1AsE4m3, sum.y *= kE2m1AsE4m3, sum.z *= kE2m1AsE4m3, sum.w *= kE2m1AsE4m3;
-      if (!first) {
-        const float4 before = segments[j * kGroup];
-        sum.x = before.x + sum.x, sum.y = before.y + sum.y, sum.z = before.z + sum.z, sum.w = before.w + sum.w;
-      }
-      if (last) {
-        of[0] = sum.x, of[1] = sum.y, of[2] = sum.z, of[3] = sum.w;
-      } else {
-        segments[j * kGroup] = sum;
-        of[0] = of[1] = of[2] = of[3] = 0;
-      }
-    }
-  };
-  weights.decode(0, stages, a[0]);
-  int segment = 0, left = segment_quads(count, 0);
+  weights.decode(0, true, a[0]);
+  ptx::mbarrier_wait_in_block(quads.full(), quads.round);
+  const int count = args.x.quads;
+  int segment = 0, done = 0, of_segment = segment_quads(count, 0);
 #pragma unroll 1
-  for (int q = 0; q < count; ++q) {
-    const bool more = q + 1 < count;
-    add_quad(more);
-    if (--left > 0) continue;
-    end_segment(segment == 0, !more);
-    left = segment_quads(count, ++segment);
+  for (int q = 1; q <= count; ++q) {
+    const bool last = ++done == of_segment;
+    add_quad(done == 1, last, q < count);
+    if (last) done = 0, of_segment = segment_quads(count, ++segment);
   }
+  stages = weights.end();
   if (count < kSegments) {  // a segment without values: zero
 #pragma unroll
-    for (int j = 0; j < kHalves * kTiles; ++j) {
+    for (int j = 0; j < kTiles; ++j) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) total[j / kTiles][j % kTiles][i] += 0.0f;
+      for (int i = 0; i < 4; ++i) total[j][i] += 0.0f;
     }
   }
 }
 
+// What a thread of a warpgroup keeps for all, of the column of its number: the pair's weight, or of down the pair.
+template <bool kDown>
+__device__ __forceinline__ uint32_t column_word(const ManyArgs& args, const ManyTile& tile) {
+  const int column = threadIdx.x % kGroup;
+  if (column >= tile.columns) return 0;
+  const Column* of = args.columns + tile.first + column;
+  return kDown ? static_cast<uint32_t>(__ldcg(&of->pair)) : __float_as_uint(__ldcg(&of->weight));
+}
+
 // What becomes of the sums, through `staging`, the warpgroup's part of shared memory, so that rows are written whole.
+// `word`: of column_word.
 template <bool kDown, int kTiles>
 __device__ __forceinline__ void store_unit(const ManyArgs& args, const ManyTile& tile, int part, bf16* staging,
-                                           const Sums<kTiles>& total) {
+                                           uint32_t word, const UnitSums<kTiles>& total) {
   constexpr int kOuts = kDown ? 64 : 32;
-  constexpr int kStride = kOuts + 8;  // no two words of a warp in one bank
   const int thread = threadIdx.x % kGroup, group = threadIdx.x / kGroup, lane = thread % 32, g = lane / 4, t = lane % 4;
-  const Column* columns = args.columns + tile.first;
+  uint32_t* words = reinterpret_cast<uint32_t*>(staging + kMostColumns * kOutStride);
+  if (thread < 8 * kTiles) words[thread] = word;
   ptx::named_barrier(1 + group, kGroup);
 #pragma unroll
-  for (int j = 0; j < kHalves * kTiles; ++j) {
-    const float(&of)[4] = total[j / kTiles][j % kTiles];
+  for (int j = 0; j < kTiles; ++j) {
+    const float(&of)[4] = total[j];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int column = 8 * j + 2 * t + i;
-      bf16* to = staging + column * kStride + thread / 32 * (kOuts / 4) + g;
+      bf16* to = staging + column * kOutStride + thread / 32 * (kOuts / 4) + g;
       if constexpr (kDown) {
         to[0] = float_to_bf16(of[i]);
         to[8] = float_to_bf16(of[2 + i]);
       } else {
-        to[0] = float_to_bf16(activation(of[i], of[2 + i], __ldcg(&columns[column].weight), args.limit));
+        to[0] = float_to_bf16(activation(of[i], of[2 + i], __uint_as_float(words[column]), args.limit));
       }
     }
   }
@@ -350,51 +375,45 @@ __device__ __forceinline__ void store_unit(const ManyArgs& args, const ManyTile&
   constexpr int kLanes = kOuts / 8;  // that write a column
   const int64_t out = (part * kMultiplying + group) * kOuts + thread % kLanes * 8;
   for (int column = thread / kLanes; column < tile.count; column += kGroup / kLanes) {
-    const int row = kDown ? __ldcg(&columns[column].pair) : tile.first + column;
+    const int row = kDown ? static_cast<int>(words[column]) : tile.first + column;
     *reinterpret_cast<uint4*>(args.out + static_cast<int64_t>(row) * args.out_width + out) =
-        *reinterpret_cast<const uint4*>(staging + column * kStride + thread % kLanes * 8);
+        *reinterpret_cast<const uint4*>(staging + column * kOutStride + thread % kLanes * 8);
   }
   ptx::named_barrier(1 + group, kGroup);
 }
 
-template <bool kDown, int kActBlock, bool kFp4, int kTiles>
-__device__ __forceinline__ void make_unit(const ManyArgs& args, const ManyTile& tile, int part, std::byte* totals,
-                                          Quads& quads, Stages& stages) {
-  Sums<kTiles> total;
-  sum_unit<kDown, kActBlock, kFp4, kTiles>(args, layout_of(args, tile), tile, part,
-                                           reinterpret_cast<float4*>(totals) + threadIdx.x % kGroup, quads, stages,
-                                           total);
-  store_unit<kDown, kTiles>(args, tile, part, reinterpret_cast<bf16*>(totals), total);
-}
-
-template <bool kDown, int kActBlock>
+template <bool kDown>
 __device__ __forceinline__ void multiply_units(const ManyArgs& args, std::byte* shared, Quads quads, Stages stages) {
-  std::byte* totals = shared + kTotalsAt + threadIdx.x / kGroup * kTotalBytes;
+  bf16* staging = reinterpret_cast<bf16*>(shared + kOutsAt + threadIdx.x / kGroup * kOutBytes);
   for_each_unit(args, [&](const ManyTile& tile, int part) {
-    const auto of_width = [&](auto fp4) {
-      const auto make = [&](auto tiles) {
-        make_unit<kDown, kActBlock, fp4(), tiles()>(args, tile, part, totals, quads, stages);
-      };
-      switch (tile.columns) {
-        case 32:
-          return make(std::integral_constant<int, 4 / kHalves>());
-        case 48:
-          return make(std::integral_constant<int, 6 / kHalves>());
-        case 64:
-          return make(std::integral_constant<int, 8 / kHalves>());
-        case 80:
-          return make(std::integral_constant<int, 10 / kHalves>());
-        case 96:
-          return make(std::integral_constant<int, 12 / kHalves>());
-        default:
-          return make(std::integral_constant<int, 14 / kHalves>());
+    const auto make = [&]<int kColumns>() {
+      UnitSums<kColumns / 8> total;
+      const uint32_t word = column_word<kDown>(args, tile);  // long before it is needed
+      if (layout_of(args, tile).fp4) {
+        sum_unit<true, kColumns / 8>(args, quads, stages, total);
+      } else {
+        sum_unit<false, kColumns / 8>(args, quads, stages, total);
       }
+      store_unit<kDown, kColumns / 8>(args, tile, part, staging, word, total);
     };
-    layout_of(args, tile).fp4 ? of_width(std::true_type()) : of_width(std::false_type());
+    switch (tile.columns) {
+      case 32:
+        return make.template operator()<32>();
+      case 48:
+        return make.template operator()<48>();
+      case 64:
+        return make.template operator()<64>();
+      case 80:
+        return make.template operator()<80>();
+      case 96:
+        return make.template operator()<96>();
+      default:
+        return make.template operator()<kMostColumns>();
+    }
   });
 }
 
-template <bool kDown, int kActBlock>
+template <bool kDown>
 __global__ void __launch_bounds__(kThreads, 1) multiply_many_experts(const __grid_constant__ ManyArgs args) {
   ONELANE_DYNAMIC_SHARED(std::byte, memory);
   const uint32_t shared = ptx::shared_address(memory);
@@ -406,7 +425,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many_experts(const __gri
       ptx::mbarrier_init(quads.barriers + (kQuadSlots + i) * 8, kMultiplying * kGroup / 32);
     }
     for (int i = 0; i < kStageSlots; ++i) {
-      ptx::mbarrier_init(stages.barriers + i * 8, kWeightCopiers);
+      ptx::mbarrier_init(stages.barriers + i * 8, kWeightCopiers + kFactorMakers);
       ptx::mbarrier_init(stages.barriers + (kStageSlots + i) * 8, kMultiplying * kGroup / 32);
     }
   }
@@ -420,10 +439,12 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_many_experts(const __gri
       copy_weights<kDown>(args, stages);
     } else if (thread == kWeightCopiers) {
       copy_activations(args, quads);
+    } else if (thread >= kGroup - kFactorMakers) {
+      make_factors<kDown>(args, stages);
     }
   } else {
     ptx::take_registers<kMultiplyRegisters>();
-    multiply_units<kDown, kActBlock>(args, memory, quads, stages);
+    multiply_units<kDown>(args, memory, quads, stages);
   }
   // Who copies stays until what was asked for has come.
   __syncwarp();
@@ -444,8 +465,7 @@ void multiply(const ExpertsCall& call, const ColumnPlan& plan, const Image& x, b
                       .limit = a.limit,
                       .out = out,
                       .out_width = width};
-  launch(*call.stage, kDown ? "multiply_many_experts down" : "multiply_many_experts up",
-         x.block == 32 ? multiply_many_experts<kDown, 32> : multiply_many_experts<kDown, 128>,
+  launch(*call.stage, kDown ? "multiply_many_experts down" : "multiply_many_experts up", multiply_many_experts<kDown>,
          dim3(call.stage->processors), dim3(kThreads), kSharedBytes, args);
 }
 

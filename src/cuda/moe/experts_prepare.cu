@@ -7,6 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
+static_assert(kWarps == kSegments, "a block quantises a row");
 
 struct QuantiseArgs {
   const bf16* x;
@@ -14,14 +15,15 @@ struct QuantiseArgs {
   Activations to;
 };
 
-// A warp: 128 values of one row, four neighbouring ones a lane.
+// A warp: a segment of one row.
 __device__ __forceinline__ void quantise_part(const QuantiseArgs& args, int part) {
-  const int lane = threadIdx.x % 32;
-  const int parts = args.to.width / 128;
-  if (part / parts >= args.count) return;
-  const int64_t at = static_cast<int64_t>(part) * 128;
-  quantise_quad(*reinterpret_cast<const uint2*>(args.x + at + 4 * lane), args.to.block, args.to.values + at,
-                args.to.scales + at / args.to.block);
+  const int row = part / kSegments, segment = part % kSegments, quads = args.to.width / 128;
+  if (row >= args.count) return;
+  const int64_t at = static_cast<int64_t>(row) * args.to.width + first_quad(quads, segment) * 128;
+  const uint2* from = reinterpret_cast<const uint2*>(args.x + at) + threadIdx.x % 32;
+  quantise_segment<1, 5>(
+      1, segment_quads(quads, segment), args.to.block, [&](int, int quad) { return from[quad * 32]; },
+      [&](int) { return args.to.values + at; }, [&](int) { return args.to.units + part; });
 }
 
 template <bool kWaited>
@@ -107,21 +109,17 @@ __global__ void __launch_bounds__(kThreads) prepare_experts(QuantiseArgs quantis
   }
 }
 
-int blocks_for(const Activations& to, int count) {
-  const int64_t parts = static_cast<int64_t>(count) * (to.width / 128);
-  return static_cast<int>((parts + kWarps - 1) / kWarps);
-}
-
 }  // namespace
 
 Activations take_activations(const Stage& stage, int count, int width, int block) {
   const auto values = static_cast<size_t>(count) * width;
-  return {stage.workspace->take<uint16_t>(values), stage.workspace->take<float>(values / block), width, block};
+  const auto segments = static_cast<size_t>(count) * kSegments;
+  return {stage.workspace->take<uint16_t>(values), stage.workspace->take<float>(segments), width, block};
 }
 
 void quantise(const ExpertsCall& call, const bf16* x, int count, const Activations& to, bool waited) {
-  launch(*call.stage, "quantise_rows", waited ? quantise_rows<true> : quantise_rows<false>, dim3(blocks_for(to, count)),
-         dim3(kThreads), 0, QuantiseArgs{x, count, to});
+  launch(*call.stage, "quantise_rows", waited ? quantise_rows<true> : quantise_rows<false>, dim3(count), dim3(kThreads),
+         0, QuantiseArgs{x, count, to});
 }
 
 template <int kWidth>
@@ -129,7 +127,7 @@ void prepare(const ExpertsCall& call, const Activations& x, Tile<kWidth>* tiles,
   const ExpertsArgs& args = *call.args;
   const PlanArgs<kWidth> plan{
       args.ids, call.rows(), args.topk, args.expert_count, call.experts, pointers_of(args.shared), tiles, tile_count};
-  launch(*call.stage, "prepare_experts", prepare_experts<kWidth>, dim3(1 + blocks_for(x, call.rows())), dim3(kThreads),
+  launch(*call.stage, "prepare_experts", prepare_experts<kWidth>, dim3(1 + call.rows()), dim3(kThreads),
          2 * sizeof(int32_t) * args.expert_count, QuantiseArgs{args.x, call.rows(), x}, plan);
 }
 

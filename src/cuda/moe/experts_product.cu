@@ -2,14 +2,15 @@
 // experts_copy.h, experts_weights.h, and for few rows experts_few.h).
 //
 // Blocks stay, and have a stretch of units each. Each of a block's eight warps has a segment of k, which the shape
-// fixes, and a ring of its own, so that it waits for nothing but its own copies; they run ahead into the next unit
-// while sums of the last one meet in shared memory, in ascending order.
+// fixes, and a ring of its own, so that it waits for nothing but its own copies, which run ahead into the next unit.
+// Sums meet in shared memory, where warps by turns add them up, in ascending order; the others go on.
 #include <algorithm>
 #include <type_traits>
 #include <utility>
 
 #include "base/check.h"
 #include "cuda/moe/experts_copy.h"
+#include "cuda/ptx/mbarrier.h"
 
 namespace onelane::cuda::moe {
 namespace {
@@ -29,8 +30,11 @@ __device__ __forceinline__ int row_of(const ProductArgs<kWidth>& args, int pair)
                                   : pair - args.routed_pairs;
 }
 
+// Sums of all warps, then what those of their 32 rows are units of.
 template <int kGroups>
-constexpr int kSumFloats = kWarps * 2 * kGroups * 128;
+constexpr int kUnitsAt = kWarps * 2 * kGroups * 128;
+template <int kGroups>
+constexpr int kSumFloats = kUnitsAt<kGroups> + kWarps * 2 * kTileRows;
 
 template <int kGroups>
 constexpr int kSumPlaces = kGroups == 1 ? 2 : 1;
@@ -40,27 +44,61 @@ constexpr int kSumBytes = kSumPlaces<kGroups> * kSumFloats<kGroups> * sizeof(flo
 template <int kGroups>
 constexpr int kTileBytes = kGroups == 1 ? (kTilesAtHand * sizeof(Tile<8>) + 63) / 64 * 64 : 0;
 
-// All, but for activations: sums, tiles, rings, scales as floats, of units.
-template <int kGroups, int kSlots, int kQuads>
-constexpr int kMemory = kSumBytes<kGroups> + kTileBytes<kGroups> +
-                        kWarps * (kSlots * kSlotBytes<kQuads> + kFloatScaleBytes + 2 * kUnitScaleBytes<kQuads>);
+// Barriers of the places for sums, of which a unit has the next one: full when all threads have stored theirs, empty
+// when all have read what they add up, which they do `kLate` units later. Every thread arrives for itself: a lane that
+// arrives for its warp would do, but racecheck does not see what the other lanes hand on that way.
+template <int kGroups>
+struct SumPlaces {
+  static constexpr uint32_t kPlaces = kSumPlaces<kGroups>, kBytes = 2 * kPlaces * 8, kLate = kPlaces - 1;
+  uint32_t barriers;
+
+  __device__ __forceinline__ void init() const {
+    for (uint32_t i = 0; i < 2 * kPlaces; ++i) ptx::mbarrier_init(barriers + 8 * i, kThreads);
+  }
+  __device__ __forceinline__ void wait_until_empty(uint32_t unit) const {
+    ptx::mbarrier_wait_in_block(empty(unit), parity(unit) ^ 1);
+  }
+  __device__ __forceinline__ void wait_until_full(uint32_t unit) const {
+    ptx::mbarrier_wait_in_block(full(unit), parity(unit));
+  }
+  __device__ __forceinline__ void stored(uint32_t unit) const { ptx::mbarrier_arrive(full(unit)); }
+  // Behind an instruction that took what was read: an arrival does not wait for loads.
+  __device__ __forceinline__ void read(uint32_t unit) const { ptx::mbarrier_arrive(empty(unit)); }
+
+ private:
+  __device__ __forceinline__ uint32_t full(uint32_t unit) const { return barriers + unit % kPlaces * 8; }
+  __device__ __forceinline__ uint32_t empty(uint32_t unit) const { return barriers + (kPlaces + unit % kPlaces) * 8; }
+  static __device__ __forceinline__ uint32_t parity(uint32_t unit) { return unit / kPlaces & 1; }
+};
+
+// All, but for activations: sums, tiles, rings, factors, scales of units, barriers.
+template <int kGroups, int kSlots>
+constexpr __host__ __device__ int memory_bytes(int most_stages) {
+  return kSumBytes<kGroups> + kTileBytes<kGroups> +
+         kWarps * (kSlots * kWeightBytes + kFactorBytes + ScalePlaces<kSlots>::bytes(most_stages)) +
+         SumPlaces<kGroups>::kBytes;
+}
 
 template <int kGroups>
-__device__ __forceinline__ float add_segments(const float* sums, int m, int row, int column) {
+__device__ __forceinline__ float add_segments(const float* sums, uint32_t m, uint32_t row, uint32_t column) {
   const float* at = sums + (m * kGroups + column / 8) * 128 + row * 8 + column % 8;
-  float sum = at[0];
+  const float* unit = sums + kUnitsAt<kGroups> + m * kTileRows + row;
+  float sum = 0;
 #pragma unroll
-  for (int warp = 1; warp < kWarps; ++warp) sum += at[warp * 2 * kGroups * 128];
+  for (int warp = 0; warp < kWarps; ++warp) {
+    const float of_warp = __fmul_rn(at[warp * 2 * kGroups * 128], unit[warp * 2 * kTileRows]);
+    sum = warp == 0 ? of_warp : sum + of_warp;
+  }
   return sum;
 }
 
 // What becomes of the sums. `thread`: which of kThreads the caller is, in a numbering of its own.
 template <bool kDown, int kGroups>
 __device__ __forceinline__ void finish_unit(const ProductArgs<8 * kGroups>& args, const Tile<8 * kGroups>& tile,
-                                            int part, const float* sums, int thread) {
-  constexpr int kRows = kDown ? 2 * kTileRows : kTileRows;
-  for (int i = thread; i < kRows * tile.count; i += kThreads) {
-    const int row = i % kRows, column = i / kRows;
+                                            int part, const float* sums, uint32_t thread) {
+  constexpr uint32_t kRows = kDown ? 2 * kTileRows : kTileRows;
+  for (uint32_t i = thread; i < kRows * tile.count; i += kThreads) {
+    const uint32_t row = i % kRows, column = i / kRows;
     const int pair = tile.pairs[column];
     float value;
     if constexpr (kDown) {
@@ -78,16 +116,20 @@ __device__ __forceinline__ void prefetch_range(const std::byte* data, int64_t by
   for (int64_t at = thread * 128; at < bytes; at += threads * 128) ptx::prefetch(data + at);
 }
 
-// kActBlock: values that share a scale of the activations. kFew: tiles are made here, and the second product quantises
-// the activations.
-template <bool kDown, int kGroups, int kSlots, int kActBlock, bool kFew, int kQuads>
+// kFew: tiles are made here, and the second product quantises the activations.
+template <bool kDown, int kGroups, int kSlots, bool kFew, int kQuads>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
     multiply_experts(const __grid_constant__ ProductArgs<8 * kGroups> args) {
   using ThisTile = Tile<8 * kGroups>;
-  constexpr bool kEach = kActBlock == 32, kOwn = kDown && kFew;
+  constexpr bool kOwn = kDown && kFew;
   ONELANE_DYNAMIC_SHARED(std::byte, memory);
   float* sums = reinterpret_cast<float*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int words = most_stages<kQuads>(args);  // of a row's scales, in a unit
+  using Places = SumPlaces<kGroups>;
+  const Places places = {
+      ptx::hold(ptx::shared_address(memory) + memory_bytes<kGroups, kSlots>(words) - Places::kBytes)};
+  if (threadIdx.x == 0) places.init();
   if constexpr (!kDown) {
     const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
     const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
@@ -111,6 +153,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
   } else {
     tile_count = __ldcg(args.tile_count);
   }
+  if constexpr (!kFew) __syncthreads();  // for the barriers' sake
   if constexpr (kGroups == 1 && !kFew) {
     if (tile_count <= kTilesAtHand) {
       uint2* to = reinterpret_cast<uint2*>(memory + kSumBytes<kGroups>);
@@ -121,150 +164,161 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<kGroups>)
       __syncthreads();
     }
   }
-  static_assert(kMemory<kGroups, kSlots, kQuads> % 16 == 0, "where activations follow");
-  constexpr int kSlot = kSlotBytes<kQuads>;
+  constexpr int kSlot = kWeightBytes;
   const uint32_t rings = ptx::shared_address(memory) + kSumBytes<kGroups> + kTileBytes<kGroups>;
-  const uint32_t ring = rings + warp * kSlots * kSlot;
-  const uint32_t float_scales = rings + kWarps * kSlots * kSlot;
-  const uint32_t unit_scales = float_scales + kWarps * kFloatScaleBytes + warp * 2 * kUnitScaleBytes<kQuads>;
+  const uint32_t ring = ptx::hold(rings + warp * kSlots * kSlot), ring_end = ptx::hold(ring + kSlots * kSlot);
+  const uint32_t factors = rings + kWarps * kSlots * kSlot;
+  ScalePlaces<kSlots> scales(factors + kWarps * kFactorBytes + warp * ScalePlaces<kSlots>::bytes(words), words);
   Walk walk = Walk::of_block<std::conditional_t<kFew, uint32_t, int64_t>>(args, tile_count);
-  Copier<kDown, 8 * kGroups, kSlots, kQuads> copier(args, tiles, walk, ring, unit_scales);
+  Copier<kDown, 8 * kGroups, kSlots, kQuads> copier(args, tiles, walk, ring, scales);
   if constexpr (kDown || kFew) {
     ptx::wait_for_previous_kernel();
     ptx::let_next_kernel_start();
   }
 
   uint32_t slot = ring, last_slot = ring + (kSlots - 1) * kSlot;
-  const LanePlaces at(float_scales + warp * kFloatScaleBytes);
-  uint32_t scales = unit_scales + lane * 4 * kStages<kQuads>;
-  OwnActivations<kActBlock> own_x(memory + kMemory<kGroups, kSlots, kQuads>, args.x.width, args.few.rows);
+  const LanePlaces at(factors + warp * kFactorBytes);
+  OwnActivations own_x(memory + memory_bytes<kGroups, kSlots>(words), args.x.width, args.x.block, args.few.rows);
   const Activations& activations = kOwn ? own_x.all : args.x;
-  const OwnBlock own_block;
   int of_tile = -1, live = 0;
-  bool narrow = false;
   Segment segment;
-  // Of the lane in args.x, at the segment: values of its column of each group, scales of its two columns.
-  int x[kGroups], x_scales[kGroups][2];
-  uint4 values[std::max(1, kStages<kQuads>)];  // of a narrow tile
-  for (int turn = 0; walk.left > 0; walk.next(args), ++turn) {
+  const uint16_t* x[kGroups];      // the lane's activations at the segment: of its column of each group
+  float column_units[kGroups][2];  // of its two columns
+  // The part of `unit`'s sums that is this warp's.
+  const auto finish = [&](uint32_t unit, const ThisTile& tile, int count, int part) {
+    // Few columns keep one warp busy; not always the same.
+    const uint32_t first = (static_cast<uint32_t>(warp) + unit) % kWarps * 32;
+    if (first < (kDown ? 2 * kTileRows : kTileRows) * static_cast<uint32_t>(count)) {
+      places.wait_until_full(unit);
+      finish_unit<kDown, kGroups>(args, tile, part, sums + unit % Places::kPlaces * kSumFloats<kGroups>, first + lane);
+    }
+    places.read(unit);
+  };
+  const uint32_t own_sums =
+      ptx::hold(ptx::shared_address(sums + own_segment<kQuads>() * 2 * kGroups * 128 + lane / 4 * 8 + lane % 4 * 2));
+  const uint32_t own_unit =
+      ptx::hold(ptx::shared_address(sums + kUnitsAt<kGroups> + own_segment<kQuads>() * 2 * kTileRows + lane));
+  uint32_t turn = 0;
+  int count = 0, last_count = 0, last_part = 0;  // columns of this unit's tile, and of the last one's
+  const ThisTile* last_tile = nullptr;
+  for (; walk.left > 0; walk.next(args), ++turn) {
     const ThisTile& tile = tiles[walk.tile];
     const Layout& layout = layout_of(args, tile);
     if (of_tile != walk.tile) {
       of_tile = walk.tile;
-      live = (tile.count + 7) / 8;
+      count = tile.count;
+      live = (count + 7) / 8;
       segment = Segment(layout, own_segment<kQuads>());
       const int first = segment.first * kStageBytes * (layout.fp4 ? 2 : 1);
-      if constexpr (kOwn) own_x.quantise(args.plain_x, tile, first, segment.count / (layout.fp4 ? 1 : 2));
+      if constexpr (kOwn) own_x.quantise(args.plain_x, tile, own_segment<kQuads>());
       // Columns that are not there take part as the last one.
       const auto row = [&](int column) {
-        const int last = min(column, tile.count - 1);
+        const int last = min(column, count - 1);
         return kOwn ? last : row_of<kDown>(args, tile.pairs[last]);
       };
       const int stride = kOwn ? own_stride(args.x.width) : args.x.width;
-      narrow = kGroups == 1 && layout.fp4 && tile.count <= kNarrow;
 #pragma unroll
       for (int n = 0; n < kGroups; ++n) {
-        const int block = narrow ? lane / 8 : 0;
-        x[n] = row(narrow ? lane / 4 % kNarrow : 8 * n + lane / 4) * stride + first + 32 * block + lane % 4 * 8;
+        x[n] = activations.values + row(8 * n + lane / 4) * stride + first + lane % 4 * 8;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          x_scales[n][i] = (row(narrow ? i : 8 * n + lane % 4 * 2 + i) * args.x.width + first) / kActBlock;
+          column_units[n][i] = activations.units[row(8 * n + lane % 4 * 2 + i) * kSegments + own_segment<kQuads>()];
         }
       }
-      if (narrow) {
-#pragma unroll
-        for (int stage = 0; stage < kStages<kQuads>; ++stage) values[stage] = narrow_values(activations, x[0], stage);
-      }
     }
-    const float unit = layout.fp4 ? kE2m1AsE4m3 : 1.0f;
-    // With two places for sums the barrier below is enough: nobody passes that of the next unit before all have read
-    // those of this one.
-    float* of_unit = sums + (kSumPlaces<kGroups> == 2 ? turn % 2 * kSumFloats<kGroups> : 0);
-    float* of_warp = of_unit + own_segment<kQuads>() * 2 * kGroups * 128;
-    const auto store_totals = [&](const Totals<kGroups>& totals) {
-      if constexpr (kSumPlaces<kGroups> == 1) __syncthreads();
-      float* mine = of_warp + lane / 4 * 8 + lane % 4 * 2;
+    Sums<kGroups> segment_sums = {};
+    // `unit`: of the sums of row `lane`.
+    const auto store_sums = [&](float unit) {
+      places.wait_until_empty(turn);
+      const uint32_t place = turn % Places::kPlaces * (kSumFloats<kGroups> * sizeof(float));
+      ptx::store_shared(own_unit + place, __float_as_uint(unit));
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
 #pragma unroll
         for (int n = 0; n < kGroups; ++n) {
-          const float(&of)[4] = totals.of[m][n];
-          float* to = mine + (m * kGroups + n) * 128;
-          *reinterpret_cast<float2*>(to) = make_float2(of[0] * unit, of[1] * unit);
-          *reinterpret_cast<float2*>(to + 64) = make_float2(of[2] * unit, of[3] * unit);
+          const float(&of)[4] = segment_sums.of[m][n];
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            ptx::store_shared(own_sums + place + ((m * kGroups + n) * 128 + half * 64) * sizeof(float),
+                              make_float2(of[2 * half] * column_units[n][0], of[2 * half + 1] * column_units[n][1]));
+          }
         }
       }
     };
-    // `load` is called before the wait for the stage's copies, and what it returns goes to `add`.
-    const auto do_stage = [&](const auto& load, const auto& copy, const auto& add) {
-      const auto loaded = load();
+    // `copy` asks for a stage, `add` takes this one.
+    const auto do_stage = [&](const auto& copy, const auto& add) {
       __syncwarp();
       copy();
       ptx::copies_wait<kSlots - 1>();
       __syncwarp();
-      add(loaded);
+      add();
       last_slot = slot;
       slot += kSlot;
-      if (slot == ring + kSlots * kSlot) slot = ring;
+      if (slot == ring_end) slot = ring;
     };
-    const auto scales_of = [&](int stage) {
-      return kScalesByUnit<kQuads> ? scales + 4 * stage : slot + kWeightBytes + lane * 4;
-    };
-    if (narrow) {
-      using Scales = NarrowScales<kEach>;
-      float totals[kNarrow] = {};
-      const auto do_fp4 = [&](int stage, const uint4& of_stage, const auto& copy) {
-        do_stage([&] { return Scales(activations, x_scales[0], stage); }, copy,
-                 [&](const Scales& own) {
-                   add_fp4_narrow<kEach>(totals, slot, scales_of(stage), at, own_block, of_stage, own);
-                 });
+    if (layout.fp4) {
+      uint32_t largest = 0;
+      uint32_t words[kStages<kQuads> > 0 ? kStages<kQuads> : 1] = {};  // of the lane's row, where all are known
+      ScaleFactors own(0, 0);
+      const auto do_fp4 = [&](int stage, const auto& copy) {
+        const ColumnValues<kGroups, 4> values(x, stage);
+        do_stage(copy, [&] {
+          if (stage == 0) {
+            // Those of all stages came with the first one's weights.
+            if constexpr (kStages<kQuads> > 0) {
+#pragma unroll
+              for (int i = 0; i < kStages<kQuads>; ++i) {
+                words[i] = ptx::load_shared(scales.at() + 4 * i);
+                largest = __vmaxu2(largest, larger_codes(words[i]));
+              }
+            } else {
+#pragma unroll 1
+              for (int i = 0; i < segment.count; ++i) {
+                largest = __vmaxu2(largest, larger_codes(ptx::load_shared(scales.at() + 4 * i)));
+              }
+            }
+            largest = largest_code(largest);
+            own = ScaleFactors(largest, kFp4Top);
+          }
+          const uint32_t word = kStages<kQuads> > 0 ? words[stage] : ptx::load_shared(scales.at() + 4 * stage);
+          add_fp4(segment_sums, slot, own, word, at, values, live);
+        });
       };
       if constexpr (kStages<kQuads> > 0) {
         const auto all = [&]<int... kStage>(std::integer_sequence<int, kStage...>) {
-          (do_fp4(kStage, values[kStage], [&] { copier.template copy_known<kStage + kSlots - 1>(last_slot); }), ...);
+          (do_fp4(kStage, [&] { copier.template copy_known<kStage + kSlots - 1>(last_slot); }), ...);
         };
         all(std::make_integer_sequence<int, kStages<kQuads>>());
       } else {
 #pragma unroll 1
-        for (int stage = 0; stage < segment.count; ++stage) {
-          do_fp4(stage, narrow_values(activations, x[0], stage), [&] { copier.copy_next_fp4(last_slot); });
-        }
+        for (int stage = 0; stage < segment.count; ++stage) do_fp4(stage, [&] { copier.copy_next(last_slot); });
       }
-      *reinterpret_cast<float2*>(of_warp + lane * 8) = make_float2(totals[0] * unit, totals[1] * unit);
-    } else if (layout.fp4) {
-      using X = StageActivations<kGroups, 4, kEach>;
-      Totals<kGroups> totals = {};
-#pragma unroll 1
-      for (int stage = 0; stage < segment.count; ++stage) {
-        do_stage([&] { return X(activations, x, x_scales, stage, live); }, [&] { copier.copy_next_fp4(last_slot); },
-                 [&](const X& own) { add_fp4<kGroups, kEach>(totals, slot, scales_of(stage), at, own, live); });
-      }
-      store_totals(totals);
+      store_sums(fp4_unit(largest));
     } else {
-      using X = StageActivations<kGroups, 2, kEach>;
-      Totals<kGroups> totals = {};
-      struct Loaded {
-        Fp8Scales scales;
-        X x;
-      };
       const Rows rows = rows_of<kDown>(args, tile, walk.part);
+      const int first = segment.first * kStageBytes;
+      const Fp8Scales fp8(rows.scale, first, segment.count * kStageBytes, layout.block_shift);
 #pragma unroll 1
       for (int stage = 0; stage < segment.count; ++stage) {
-        do_stage(
-            [&] {
-              return Loaded{Fp8Scales(rows.scale, (segment.first + stage) * kStageBytes, layout.block_shift),
-                            X(activations, x, x_scales, stage, live)};
-            },
-            [&] { copier.copy_next(last_slot); },
-            [&](const Loaded& own) { add_fp8<kGroups, kEach>(totals, slot, at, own.scales, own.x, live); });
+        const Fp8Factors of_stage(fp8, first + stage * kStageBytes);
+        const ColumnValues<kGroups, 2> values(x, stage);
+        do_stage([&] { copier.copy_next(last_slot); },
+                 [&] { add_fp8(segment_sums, slot, at, of_stage, values, live); });
       }
-      store_totals(totals);
+      store_sums(fp8_unit(lane < kTileRows ? fp8.largest[0] : fp8.largest[1]));
     }
-    scales = 2 * (unit_scales + lane * 4 * kStages<kQuads>)+kUnitScaleBytes<kQuads> - scales;
-    __syncthreads();
-    // Few columns keep one warp busy; not always the same.
-    finish_unit<kDown, kGroups>(args, tile, walk.part, of_unit, (warp + turn) % kWarps * 32 + lane);
+    scales.next();
+    places.stored(turn);
+    if constexpr (Places::kLate == 0) {
+      finish(turn, tile, count, walk.part);
+    } else {
+      if (turn > 0) finish(turn - 1, *last_tile, last_count, last_part);
+      last_tile = &tile;
+      last_count = count;
+      last_part = walk.part;
+    }
   }
+  if (Places::kLate > 0 && turn > 0) finish(turn - 1, *last_tile, last_count, last_part);
 }
 
 bool aligned(const void* p, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
@@ -296,22 +350,23 @@ void multiply(const ExpertsCall& call, ProductArgs<8 * kGroups> args, const Oper
   const int64_t most = static_cast<int64_t>(max_tiles<8 * kGroups>(call)) * args.units_per_tile;
   const int blocks = call.stage->processors * kBlocksAtOnce<kGroups>;
   const auto grid = static_cast<unsigned>(std::min<int64_t>(most, blocks));
-  const auto start = [&]<int kActBlock, int kQuads>() {
-    const int own = kDown && kFew ? own_bytes(kActBlock, args.x.width, call.rows()) : 0;
+  args.most_stages = (args.x.width / 128 + kSegments - 1) / kSegments;
+  const auto start = [&]<int kQuads>() {
+    const int own = kDown && kFew ? own_bytes(args.x.width, call.rows()) : 0;
     launch(*call.stage, kDown ? "multiply_experts down" : "multiply_experts up",
-           multiply_experts<kDown, kGroups, kSlots, kActBlock, kFew, kQuads>, dim3(grid), dim3(kThreads),
-           kMemory<kGroups, kSlots, kQuads> + own, args);
+           multiply_experts<kDown, kGroups, kSlots, kFew, kQuads>, dim3(grid), dim3(kThreads),
+           memory_bytes<kGroups, kSlots>(args.most_stages) + own, args);
   };
-  // Published shapes: 4096 and 2048 with blocks of 128, 5120 and 2304 with 32.
-  const auto known = [&](int block, int quads) {
-    return args.x.block == block && args.routed.fp4 && !args.shared.fp4 && args.routed.row_bytes == quads * kStageBytes;
+  // Published shapes: 4096 and 2048, 5120 and 2304.
+  const auto known = [&](int quads) {
+    return args.routed.fp4 && !args.shared.fp4 && args.routed.row_bytes == quads * kStageBytes;
   };
   if constexpr (kGroups == 1 && kSlots == 3) {
     constexpr int kV4 = kDown ? 16 : 32, kV41 = kDown ? 18 : 40;
-    if (known(128, kV4) && scales_aligned<kDown>(a, kDown ? 8 : 16)) return start.template operator()<128, kV4>();
-    if (known(32, kV41)) return start.template operator()<32, kV41>();
+    if (known(kV4) && scales_aligned<kDown>(a, kDown ? 8 : 16)) return start.template operator()<kV4>();
+    if (known(kV41)) return start.template operator()<kV41>();
   }
-  args.x.block == 128 ? start.template operator()<128, 0>() : start.template operator()<32, 0>();
+  start.template operator()<0>();
 }
 
 template <int kGroups, int kSlots, bool kFew = false>
@@ -350,8 +405,7 @@ void stream(const ExpertsCall& call, bf16* y) {
 bool fits_few(const ExpertsCall& call) {
   constexpr int kRoom = 36 * 1024;
   const ExpertsArgs& args = *call.args;
-  return call.rows() <= kFewRows && call.routed_pairs() <= kFewPairs &&
-         own_bytes(args.shared.w1.act_block, args.inter, call.rows()) <= kRoom;
+  return call.rows() <= kFewRows && call.routed_pairs() <= kFewPairs && own_bytes(args.inter, call.rows()) <= kRoom;
 }
 
 bool can_stream(const ExpertWeights& expert, const ExpertWeights& like, int act_block) {
@@ -368,7 +422,11 @@ bool can_stream(const ExpertWeights& expert, const ExpertWeights& like, int act_
 
 bool can_stream(const ExpertsArgs& args) {
   const int act_block = args.shared.w1.act_block;
-  if ((act_block != 32 && act_block != 128) || args.dim % 128 != 0 || args.inter % 128 != 0) return false;
+  constexpr int kWidest = 16384;  // a row's scales of a segment are in shared memory
+  if ((act_block != 32 && act_block != 128) || args.dim % 128 != 0 || args.inter % 128 != 0 || args.dim > kWidest ||
+      args.inter > kWidest) {
+    return false;
+  }
   return can_stream(args.shared, args.shared, act_block) &&
          std::all_of(args.experts, args.experts + args.expert_count,
                      [&](const ExpertWeights& e) { return can_stream(e, args.experts[0], act_block); });

@@ -46,6 +46,23 @@ __device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
   return out;
 }
 
+// Both halves of `a` times one of `b`.
+__device__ __forceinline__ uint32_t multiply_f16_by_half(uint32_t a, uint32_t b, bool high) {
+  uint32_t out;
+  if (high) {
+    asm("{\n.reg .b16 l, h;\n.reg .b32 both;\nmov.b32 {l, h}, %2;\nmov.b32 both, {h, h};\n"
+        "mul.rn.f16x2 %0, %1, both;\n}\n"
+        : "=r"(out)
+        : "r"(a), "r"(b));
+  } else {
+    asm("{\n.reg .b16 l, h;\n.reg .b32 both;\nmov.b32 {l, h}, %2;\nmov.b32 both, {l, l};\n"
+        "mul.rn.f16x2 %0, %1, both;\n}\n"
+        : "=r"(out)
+        : "r"(a), "r"(b));
+  }
+  return out;
+}
+
 // Two bf16 each, a * b + c.
 __device__ __forceinline__ uint32_t fma_bf16(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t out;

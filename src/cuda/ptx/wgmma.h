@@ -152,27 +152,11 @@ __device__ __forceinline__ void wgmma_128(float (&d)[16][4], const uint32_t (&a)
   ", " a ", " b ", p, 1, 1, 0;\n}\n"
 #define ONELANE_OPERANDS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add))
 
-__device__ __forceinline__ void wgmma_f16(float (&d)[2][4], const uint32_t (&a)[4], uint64_t b, bool add) {
-  asm volatile(ONELANE_WGMMA("n16", "{%0,%1,%2,%3,%4,%5,%6,%7}", "{%8,%9,%10,%11}", "%12", "%13")
-               : ONELANE_D(0), ONELANE_D(1)
-               : ONELANE_OPERANDS);
-}
-__device__ __forceinline__ void wgmma_f16(float (&d)[3][4], const uint32_t (&a)[4], uint64_t b, bool add) {
-  asm volatile(ONELANE_WGMMA("n24", "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11}", "{%12,%13,%14,%15}", "%16", "%17")
-               : ONELANE_D(0), ONELANE_D(1), ONELANE_D(2)
-               : ONELANE_OPERANDS);
-}
 __device__ __forceinline__ void wgmma_f16(float (&d)[4][4], const uint32_t (&a)[4], uint64_t b, bool add) {
   asm volatile(
       ONELANE_WGMMA("n32", "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}", "{%16,%17,%18,%19}", "%20", "%21")
       : ONELANE_D(0), ONELANE_D(1), ONELANE_D(2), ONELANE_D(3)
       : ONELANE_OPERANDS);
-}
-__device__ __forceinline__ void wgmma_f16(float (&d)[5][4], const uint32_t (&a)[4], uint64_t b, bool add) {
-  asm volatile(ONELANE_WGMMA("n40", "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19}",
-                             "{%20,%21,%22,%23}", "%24", "%25")
-               : ONELANE_D(0), ONELANE_D(1), ONELANE_D(2), ONELANE_D(3), ONELANE_D(4)
-               : ONELANE_OPERANDS);
 }
 __device__ __forceinline__ void wgmma_f16(float (&d)[6][4], const uint32_t (&a)[4], uint64_t b, bool add) {
   asm volatile(
@@ -181,16 +165,45 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[6][4], const uint32_t (&a)[
       : ONELANE_D(0), ONELANE_D(1), ONELANE_D(2), ONELANE_D(3), ONELANE_D(4), ONELANE_D(5)
       : ONELANE_OPERANDS);
 }
-__device__ __forceinline__ void wgmma_f16(float (&d)[7][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+__device__ __forceinline__ void wgmma_f16(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  asm volatile(ONELANE_WGMMA("n64",
+                             "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%"
+                             "24,%25,%26,%27,%28,%29,%30,%31}",
+                             "{%32,%33,%34,%35}", "%36", "%37")
+               : ONELANE_D(0), ONELANE_D(1), ONELANE_D(2), ONELANE_D(3), ONELANE_D(4), ONELANE_D(5), ONELANE_D(6),
+                 ONELANE_D(7)
+               : ONELANE_OPERANDS);
+}
+__device__ __forceinline__ void wgmma_f16(float (&d)[10][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  asm volatile(ONELANE_WGMMA("n80",
+                             "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%"
+                             "24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39}",
+                             "{%40,%41,%42,%43}", "%44", "%45")
+               : ONELANE_D(0), ONELANE_D(1), ONELANE_D(2), ONELANE_D(3), ONELANE_D(4), ONELANE_D(5), ONELANE_D(6),
+                 ONELANE_D(7), ONELANE_D(8), ONELANE_D(9)
+               : ONELANE_OPERANDS);
+}
+__device__ __forceinline__ void wgmma_f16(float (&d)[12][4], const uint32_t (&a)[4], uint64_t b, bool add) {
   asm volatile(
-      ONELANE_WGMMA(
-          "n56",
-          "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27}",
-          "{%28,%29,%30,%31}", "%32", "%33")
-      : ONELANE_D(0), ONELANE_D(1), ONELANE_D(2), ONELANE_D(3), ONELANE_D(4), ONELANE_D(5), ONELANE_D(6)
+      ONELANE_WGMMA("n96",
+                    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%"
+                    "26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47}",
+                    "{%48,%49,%50,%51}", "%52", "%53")
+      : ONELANE_D(0), ONELANE_D(1), ONELANE_D(2), ONELANE_D(3), ONELANE_D(4), ONELANE_D(5), ONELANE_D(6), ONELANE_D(7),
+        ONELANE_D(8), ONELANE_D(9), ONELANE_D(10), ONELANE_D(11)
       : ONELANE_OPERANDS);
 }
-
+__device__ __forceinline__ void wgmma_f16(float (&d)[14][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  asm volatile(
+      ONELANE_WGMMA(
+          "n112",
+          "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%"
+          "29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55}",
+          "{%56,%57,%58,%59}", "%60", "%61")
+      : ONELANE_D(0), ONELANE_D(1), ONELANE_D(2), ONELANE_D(3), ONELANE_D(4), ONELANE_D(5), ONELANE_D(6), ONELANE_D(7),
+        ONELANE_D(8), ONELANE_D(9), ONELANE_D(10), ONELANE_D(11), ONELANE_D(12), ONELANE_D(13)
+      : ONELANE_OPERANDS);
+}
 #undef ONELANE_OPERANDS
 #undef ONELANE_WGMMA
 #undef ONELANE_D

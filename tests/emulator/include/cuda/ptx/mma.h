@@ -102,6 +102,9 @@ inline uint32_t multiply_f16(uint32_t a, uint32_t b) {
   return emulator::float_to_f16(emulator::low_f16(a) * emulator::low_f16(b)) |
          emulator::float_to_f16(emulator::high_f16(a) * emulator::high_f16(b)) << 16;
 }
+inline uint32_t multiply_f16_by_half(uint32_t a, uint32_t b, bool high) {
+  return multiply_f16(a, (high ? b >> 16 : b & 0xffffu) * 0x10001u);
+}
 // Rounded to a float on the way, where the instruction rounds once.
 inline uint32_t fma_bf16(uint32_t a, uint32_t b, uint32_t c) {
   using namespace emulator;
