@@ -224,7 +224,7 @@ bool launch_many(const Stage& stage, Pieces& pieces) {
 void multiply_many_rows(const Stage& stage, const PieceKind& kind, Pieces& pieces) {
   int rows = 0;
   for (int i = 0; i < pieces.count; ++i) rows = std::max(rows, pieces.piece[i].rows);
-  if (rows > 64 && stage.arch == 90) return multiply_many_rows_sm90(stage, kind, pieces);
+  if (rows > 64 && stage.arch == 90 && multiply_many_rows_sm90(stage, kind, pieces)) return;
   with_format(kind, [&](auto format) {
     using F = decltype(format);
     // Where there is little shared memory, small tiles.

@@ -171,8 +171,8 @@ inline constexpr int kFewRows = 16;
 bool multiply_few_rows(const Stage& stage, const PieceKind& kind, Pieces& pieces);
 // Any number of rows; needs codes.
 void multiply_many_rows(const Stage& stage, const PieceKind& kind, Pieces& pieces);
-// The same to the bit, on Hopper.
-void multiply_many_rows_sm90(const Stage& stage, const PieceKind& kind, Pieces& pieces);
+// The same to the bit, on Hopper. False, and nothing done, where scales of 128 rows do not begin where a piece does.
+bool multiply_many_rows_sm90(const Stage& stage, const PieceKind& kind, Pieces& pieces);
 // Any shape and alignment; needs codes.
 void multiply_any_shape(const Stage& stage, Matrix::Kind kind, const Piece& piece);
 
