@@ -219,16 +219,20 @@ onelane_attention_plan make_plan(onelane_attention_shape shape, bool block_atten
   constexpr int kRows = 8;
   constexpr int kDraftRows = 8;
   constexpr int kEntries = 512;  // more are there in long sequences only
-  // Six parts would be as fast for a few rows, but of many rows each part costs the same again, and six blocks beside
-  // each other leave a quarter of the chip idle.
-  constexpr int kSplits = 4;
+  // Six parts, where the planner wants them, would be as fast for a few rows, but of many rows each part costs the same
+  // again, and six blocks beside each other leave a quarter of the chip idle.
+  constexpr int kMostSplits = 4;
   onelane_attention_shape usual = shape;
   usual.rows = kRows;
   usual.window_width = std::min(shape.window_width, kWindow + (block_attention ? kDraftRows : 0));
   usual.extra_width = std::min(shape.extra_width, kEntries);
-  usual.splits = kSplits;
   onelane_attention_plan plan;
-  check_attention(onelane_attention_make_plan(&usual, &current_device(), &plan));
+  const auto choose = [&] { check_attention(onelane_attention_make_plan(&usual, &current_device(), &plan)); };
+  choose();
+  if (plan.splits > kMostSplits) {
+    usual.splits = kMostSplits;
+    choose();
+  }
   plan.shape = shape;
   if (plan.path != ONELANE_PATH_CLUSTER) return plan;
   // Blocks of 64 heads decode an entry once where those of 16 do four times. The parts stay, and with them the bits.
