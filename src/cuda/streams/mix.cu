@@ -5,7 +5,9 @@
 // A block reads its part of fn once, before it waits for what it depends on. Where the stream is still to be expanded,
 // it first does that to its dims.
 // mix_finish: a block a row. Its last warp makes the coefficients from the blocks' sums and walks the Sinkhorn
-// iterations, while the others collapse and normalise the row.
+// iterations, while the others collapse and normalise the row. They do so for *places*, whose number the width fixes
+// and with it the order of the sum of squares; a thread has one of them, or where rows are many, so that more of them
+// are there at a time, two.
 #include <algorithm>
 
 #include "base/check.h"
@@ -21,7 +23,8 @@ constexpr int kOutputTiles = kMixes / 8;
 constexpr int kSquares = kMixes;       // the sum of the squares, beside the products
 constexpr int kSums = 32;              // floats of a row's sums over a segment, padded to a line
 constexpr int kAdders = 8;             // a row's segments are added up in so many parts
-constexpr int kMostWorkers = 16 * 32;  // threads of a row
+constexpr int kMostPlaces = 16 * 32;   // of a row, see mix_finish
+constexpr int kFewWorkers = 8 * 32;    // threads of a row, where there are many
 constexpr int kAtOnce = 20;            // segments that a warp asks for at once
 
 // The bf16 nearest to two floats, which keep the rest. Three times, and nothing is left of a float.
@@ -110,16 +113,18 @@ __global__ __launch_bounds__(kWarps * 32) void mix_products(bf16* stream, const 
   ptx::let_next_kernel_start();
   const int step = gridDim.y * kTileRows;
   int first_row = blockIdx.y * kTileRows;
-  RowTile next = {};
-  if constexpr (!kExpands) next = load_row_tile(stream, width, first_row, rows, column, true, lane);
+  const auto load = [&](int row) { return load_row_tile(stream, width, row, rows, column, true, lane); };
+  RowTile next[2] = {};  // asked for
+  if constexpr (!kExpands) next[0] = load(first_row), next[1] = load(first_row + step);
   for (int buffer = 0; first_row < rows; first_row += step, buffer ^= 1) {
-    RowTile x = next;
+    RowTile x = next[0];
     if constexpr (kExpands) {
       x = expand_row_tile(stream, expansion, dim, warp, first_row, rows, first_dim, lane);
       __syncthreads();  // every warp has read all copies of these rows
       store_row_tile(stream, width, first_row, rows, column, x, lane);
     } else {
-      next = load_row_tile(stream, width, first_row + step, rows, column, true, lane);
+      next[0] = next[1];
+      next[1] = load(first_row + 2 * step);
     }
     float* mine = sums[buffer] + warp * kTileRows * kSumStride;
 #pragma unroll
@@ -203,6 +208,7 @@ struct FinishArgs {
   bf16* x;
   const float* partial;
   int segments;
+  int places;  // a multiple of 32
 };
 
 // The row's sum of squares and its products with fn, a lane each, as coefficients before their sigmoids and softmax.
@@ -231,7 +237,7 @@ __device__ __forceinline__ void make_comb(const FinishArgs& args, float value, i
 }
 
 // Shared memory: bf16 [dim], the collapsed row.
-__global__ __launch_bounds__(kMostWorkers + 32) void mix_finish(FinishArgs args) {
+__global__ __launch_bounds__(kMostPlaces + 32) void mix_finish(FinishArgs args) {
   ONELANE_DYNAMIC_SHARED(uint4, held);
   __shared__ float sums[kAdders][32], squares[32], own_pre[kStreams];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -295,22 +301,24 @@ __global__ __launch_bounds__(kMostWorkers + 32) void mix_finish(FinishArgs args)
 #pragma unroll
     for (int j = 0; j < kStreams; ++j) w[j] = own_pre[j];
   }
-  float square = 0;
-  for (int i = thread; i < eights; i += workers) {
-    const uint4 x = collapse_eight(dims, w);
-    held[i] = x;
+  for (int place = thread; place < args.places; place += workers) {
+    float square = 0;
+    for (int i = place; i < eights; i += args.places) {
+      if (i != thread) dims = load_eight(stream, args.dim, i);
+      const uint4 x = collapse_eight(dims, w);
+      held[i] = x;
 #pragma unroll
-    for (int word = 0; word < 4; ++word) {
-      const float2 two = unpack_bf16(word_of(x, word));
-      square += two.x * two.x;
-      square += two.y * two.y;
+      for (int word = 0; word < 4; ++word) {
+        const float2 two = unpack_bf16(word_of(x, word));
+        square += two.x * two.x;
+        square += two.y * two.y;
+      }
     }
-    if (i + workers < eights) dims = load_eight(stream, args.dim, i + workers);
+    square = warp_sum(square);
+    if (lane == 0) squares[place / 32] = square;
   }
-  square = warp_sum(square);
-  if (lane == 0) squares[warp] = square;
   ptx::named_barrier(1, workers);
-  square = warp_sum(lane < warps - 1 ? squares[lane] : 0.0f);
+  const float square = warp_sum(lane < args.places / 32 ? squares[lane] : 0.0f);
   const float inverse = rsqrtf(square * args.inverse_dim + args.norm_eps);
   for (int i = thread; i < eights; i += workers) {
     const uint4 x = held[i];
@@ -333,9 +341,9 @@ void mix_streams(const Stage& stage, const MixArgs& args, const ExpandArgs* expa
   const int segments = args.dim / kTileColumns;
   float* partial = stage.workspace->take<float>(static_cast<size_t>(rows) * segments * kSums);
 
-  // With many rows a block keeps its part of fn for several tiles: as many blocks as are there at once.
+  // With many rows a block keeps its part of fn for several tiles.
   const int tiles = (rows + kTileRows - 1) / kTileRows;
-  const int across = std::min(tiles, std::max(1, 4 * stage.processors / segments));
+  const int across = std::min(tiles, std::max(1, 16 * stage.processors / segments));
   Expansion expansion = {};
   if (expand != nullptr) expansion = {.y = expand->y, .post = expand->post, .comb = expand->comb};
   launch(stage, "mix_products", expand != nullptr ? mix_products<true> : mix_products<false>, dim3(segments, across),
@@ -356,8 +364,9 @@ void mix_streams(const Stage& stage, const MixArgs& args, const ExpandArgs* expa
                              .comb = args.comb,
                              .x = args.x,
                              .partial = partial,
-                             .segments = segments};
-  const int workers = std::min(kMostWorkers, (args.dim / 8 + 31) / 32 * 32);
+                             .segments = segments,
+                             .places = std::min(kMostPlaces, (args.dim / 8 + 31) / 32 * 32)};
+  const int workers = rows < 4 * stage.processors ? finish.places : std::min(finish.places, kFewWorkers);
   launch(stage, "mix_finish", mix_finish, dim3(rows), dim3(workers + 32), sizeof(bf16) * args.dim, finish);
 }
 
