@@ -90,7 +90,8 @@ __device__ __forceinline__ void expand(const uint32_t (&even)[2], const uint32_t
 __device__ __forceinline__ void expand_fp4(uint32_t low, uint32_t high, Operands& a) {
   expand({lower_e2m1_to_e4m3(low), lower_e2m1_to_e4m3(high)}, {upper_e2m1_to_e4m3(low), upper_e2m1_to_e4m3(high)}, a);
 }
-// The codes of block `b` of two, [row g, g + 8][two]; `at`: where the lane finds its part of row g (LanePlaces::halves).
+// The codes of block `b` of two, [row g, g + 8][two]; `at`: where the lane finds its part of row g
+// (LanePlaces::halves).
 __device__ __forceinline__ void load_fp8(uint32_t at, int b, uint32_t (&words)[4]) {
   const uint2 low = ptx::load_shared_two(at ^ (b * 32)), high = ptx::load_shared_two((at + 8 * kStageBytes) ^ (b * 32));
   words[0] = low.x, words[1] = low.y, words[2] = high.x, words[3] = high.y;

@@ -20,12 +20,12 @@ namespace {
 
 constexpr int kWarps = kStreams;  // a copy's columns each
 constexpr int kOutputTiles = kMixes / 8;
-constexpr int kSquares = kMixes;       // the sum of the squares, beside the products
-constexpr int kSums = 32;              // floats of a row's sums over a segment, padded to a line
-constexpr int kAdders = 8;             // a row's segments are added up in so many parts
-constexpr int kMostPlaces = 16 * 32;   // of a row, see mix_finish
-constexpr int kFewWorkers = 8 * 32;    // threads of a row, where there are many
-constexpr int kAtOnce = 20;            // segments that a warp asks for at once
+constexpr int kSquares = kMixes;      // the sum of the squares, beside the products
+constexpr int kSums = 32;             // floats of a row's sums over a segment, padded to a line
+constexpr int kAdders = 8;            // a row's segments are added up in so many parts
+constexpr int kMostPlaces = 16 * 32;  // of a row, see mix_finish
+constexpr int kFewWorkers = 8 * 32;   // threads of a row, where there are many
+constexpr int kAtOnce = 20;           // segments that a warp asks for at once
 
 // The bf16 nearest to two floats, which keep the rest. Three times, and nothing is left of a float.
 __device__ __forceinline__ uint32_t take_bf16(float2& v) {
