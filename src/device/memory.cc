@@ -16,7 +16,8 @@ void HostMemory::copy(void* to, const void* from, size_t bytes) { std::memcpy(to
 void HostMemory::fill(void* to, int byte, size_t bytes) { std::memset(to, byte, bytes); }
 
 Memory& host_memory() {
-  static HostMemory memory;
+  // Never destroyed: buffers with static lifetime give memory back after it would be.
+  static HostMemory& memory = *new HostMemory;
   return memory;
 }
 
