@@ -408,8 +408,8 @@ __device__ __forceinline__ void multiply(const Pieces& pieces, int tiles, uint8_
   }
 }
 
-// Stores a warpgroup's sums of a tile, through the memory of its totals, so that rows are written in whole lines. One
-// warpgroup does while the other multiplies.
+// Stores a warpgroup's sums of a tile, through the memory of its totals, so that rows are written in whole lines. It
+// waits for no other.
 __device__ __forceinline__ void store(const Piece& piece, const Tile& tile, float* staging, const Sums& acc) {
   const int group = threadIdx.x / kGroup, warp = threadIdx.x % kGroup / 32, lane = threadIdx.x % 32;
   const int g = lane / 4, t = lane % 4;
