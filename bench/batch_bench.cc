@@ -80,7 +80,6 @@ class TimedKernels : public ForwardingKernels {
   ONELANE_TIMED(attend, AttendArgs)
   ONELANE_TIMED(commit, CommitArgs)
   ONELANE_TIMED(project_out, ProjectOutArgs)
-  ONELANE_TIMED(route, RouteArgs)
   ONELANE_TIMED(experts, ExpertsArgs)
   ONELANE_TIMED(engram, EngramArgs)
   ONELANE_TIMED(head, HeadArgs)

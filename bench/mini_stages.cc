@@ -202,9 +202,32 @@ void MiniStages::add_compressed_stages(int ratio, int owners, int indexers, int 
   const int last = runs_[0].first_position + runs_[0].count;
   const std::string suffix = ", ratio " + std::to_string(ratio);
 
-  CompressArgs compress{.x = x_, .dim = dim, .ratio = ratio, .norm_eps = 1e-20f, .rope = &rope_};
-  compress.main.wkv = plain(kHeadDim, dim);
-  if (ratio > 1) compress.main.wgate = plain(kHeadDim, dim);
+  // Their products of x and of low-rank queries, which project_qkv makes.
+  QkvArgs products{.x = x_, .dim = dim};
+  products.rope = &rope_;
+  products.qr = qr_;
+  double product_work = 0, product_bytes = 0;
+  const auto ask = [&](SideProduct side) {
+    product_work += product(rows, side.weights.out, side.weights.in);
+    product_bytes += matrix_bytes(side.weights);
+    return side;
+  };
+
+  CompressArgs compress{.ratio = ratio, .norm_eps = 1e-20f, .rope = &rope_};
+  if (ratio > 1) {
+    float* kv = zeros<float>(area(rows, kHeadDim));
+    float* gate = zeros<float>(area(rows, kHeadDim));
+    products.of_x[0] = ask({.weights = plain(kHeadDim, dim), .exact = kv});
+    products.of_x[1] = ask({.weights = plain(kHeadDim, dim), .exact = gate});
+    compress.main.kv = kv;
+    compress.main.gate = gate;
+  } else {
+    bf16* latent = zeros<bf16>(area(rows, kHeadDim));
+    products.of_x[0] = ask({.weights = plain(kHeadDim, dim), .rounded = latent});
+    compress.main.latent = latent;
+  }
+  add("products of x for compress" + suffix, owners, product_work, product_bytes,
+      [=, this](Kernels& k) { k.project_qkv(rows_, products); });
   compress.main.norm = normals(kHeadDim);
   compress.main.width = kHeadDim;
   const int capacity = ratio + 6;
@@ -217,13 +240,19 @@ void MiniStages::add_compressed_stages(int ratio, int owners, int indexers, int 
   compress.k_norm = normals(kIndexDim);
   compress.keys = pages(RecordFormat::kIndexMxfp4, ratio, page_count);
   const double entries_made = static_cast<double>(rows) / ratio;
-  const double projections = product(ratio > 1 ? 2 : 1, kHeadDim, dim);
-  add("compress" + suffix, owners, rows * projections + entries_made * product(kIndexDim, kHeadDim),
-      2 * projections + 2 * product(kIndexDim, kHeadDim), [=, this](Kernels& k) { k.compress(rows_, compress); });
+  add("compress" + suffix, owners, entries_made * product(kIndexDim, kHeadDim), 2 * product(kIndexDim, kHeadDim),
+      [=, this](Kernels& k) { k.compress(rows_, compress); });
 
-  IndexArgs index{.x = x_, .qr = qr_, .dim = dim};
-  index.wq_b = fp8(s_.index_heads * kIndexDim, s_.q_lora);
-  index.weights_proj = plain(s_.index_heads, dim);
+  bf16* head_weights = zeros<bf16>(area(rows, s_.index_heads));
+  bf16* queries = zeros<bf16>(area(rows, s_.index_heads * kIndexDim));
+  product_work = product_bytes = 0;
+  products.of_x[0] = ask({.weights = plain(s_.index_heads, dim), .rounded = head_weights});
+  products.of_x[1] = {};
+  products.of_qr = ask({.weights = fp8(s_.index_heads * kIndexDim, s_.q_lora), .rounded = queries});
+  add("products for index" + suffix, indexers, product_work, product_bytes,
+      [=, this](Kernels& k) { k.project_qkv(rows_, products); });
+
+  IndexArgs index{.queries = queries, .head_weights = head_weights};
   index.heads = s_.index_heads;
   index.ratio = ratio;
   index.rope = &rope_;
@@ -237,9 +266,8 @@ void MiniStages::add_compressed_stages(int ratio, int owners, int indexers, int 
     index.candidate_words = (slot_pages * kPageTokens / s_.block_size + 31) / 32;
     index.candidates = zeros<uint32_t>(area(rows, index.candidate_words));
   }
-  add("index" + suffix, indexers,
-      product(rows, index.wq_b.out, s_.q_lora) + product(rows, last / ratio, index.wq_b.out),
-      matrix_bytes(index.wq_b) + matrix_bytes(index.weights_proj), [=, this](Kernels& k) { k.index(rows_, index); });
+  add("index" + suffix, indexers, product(rows, last / ratio, s_.index_heads * kIndexDim), 0,
+      [=, this](Kernels& k) { k.index(rows_, index); });
 
   AttendArgs attend{.q = q_, .heads = s_.heads, .kv = kv_, .ring = ring_};
   attend.sink = floats(static_cast<size_t>(s_.heads));

@@ -17,7 +17,7 @@
 namespace onelane {
 namespace {
 
-// Counts the experts' picks by layer: the calls of route() in a step, in order.
+// Counts the experts' picks by layer: the calls of experts() in a step, in order.
 class CountingKernels final : public ForwardingKernels {
  public:
   using ForwardingKernels::ForwardingKernels;
@@ -28,12 +28,12 @@ class CountingKernels final : public ForwardingKernels {
     layer_ = 0;
     inner_.begin(rows);
   }
-  void route(const StepRows& rows, const RouteArgs& args) override {
-    inner_.route(rows, args);
+  void experts(const StepRows& rows, const ExpertsArgs& args) override {
+    inner_.experts(rows, args);
     std::vector<int32_t> ids(static_cast<size_t>(rows.count) * static_cast<size_t>(args.topk));
     inner_.memory().copy(ids.data(), args.ids, ids.size() * sizeof(int32_t));
     std::vector<double>& counts = counts_[layer_++];
-    counts.resize(static_cast<size_t>(args.experts));
+    counts.resize(static_cast<size_t>(args.expert_count));
     for (const int32_t id : ids) ++counts[static_cast<size_t>(id)];
   }
 

@@ -75,6 +75,12 @@ StageCost cost_of(const StepRows& rows, const QkvArgs& args) {
   StageCost cost = product(rows.count, args.wkv);
   cost.bytes += values(rows.count, args.dim) + values(1, kHeadDim) +
                 static_cast<double>(rows.count) * record_bytes(args.kv.format);
+  const auto add_side = [&](const SideProduct& side) {
+    cost += product(rows.count, side.weights);
+    cost.bytes += values(rows.count, side.weights.out) * (side.exact != nullptr ? 2 : 1);
+  };
+  for (const SideProduct& side : args.of_x) add_side(side);
+  add_side(args.of_qr);
   if (!args.wq_a) return cost;
   cost += product(rows.count, args.wq_a);
   cost += product(rows.count, args.wq_b);
@@ -84,15 +90,13 @@ StageCost cost_of(const StepRows& rows, const QkvArgs& args) {
 
 StageCost cost_of(const StepRows& rows, const CompressArgs& args) {
   StageCost cost;
-  cost.bytes = values(rows.count, args.dim);
   for (const Compressor* compressor : {&args.main, args.index_compressor}) {
     if (compressor == nullptr) continue;
-    cost += product(rows.count, compressor->wkv);
-    cost += product(rows.count, compressor->wgate);
     cost.bytes += values(1, compressor->width);
-    // The rows that are kept for later groups: kv and gate.
-    if (compressor->wgate) cost.bytes += rows.count * 8.0 * compressor->wkv.out;
-    if (compressor->ape != nullptr) cost.bytes += args.ratio * 4.0 * compressor->wkv.out;
+    // kv and gate of its rows, which are kept for later groups.
+    cost.bytes += compressor->gate != nullptr ? 2 * rows.count * 8.0 * compressor->stored()
+                                              : values(rows.count, compressor->width);
+    if (compressor->ape != nullptr) cost.bytes += args.ratio * 4.0 * compressor->stored();
   }
   double groups = 0;
   for (int i = 0; i < rows.run_count; ++i) {
@@ -110,9 +114,8 @@ StageCost cost_of(const StepRows& rows, const CompressArgs& args) {
 }
 
 StageCost cost_of(const StepRows& rows, const IndexArgs& args) {
-  StageCost cost = product(rows.count, args.wq_b);
-  cost += product(rows.count, args.weights_proj);
-  cost.bytes += values(rows.count, args.dim) + values(rows.count, args.wq_b.in) + 4.0 * rows.count * args.topk;
+  StageCost cost;
+  cost.bytes = values(rows.count, args.heads * (kIndexDim + 1.0)) + 4.0 * rows.count * args.topk;
   for (int i = 0; i < rows.run_count; ++i) {
     const RowRun& run = rows.runs[i];
     const int last = run.first_position + run.count - 1;
@@ -180,6 +183,10 @@ StageCost cost_of(const StepRows& rows, const ExpertsArgs& args, std::span<const
   };
   StageCost cost = matrices(args.shared, rows.count);
   cost.bytes += 2 * values(rows.count, args.dim) + 8.0 * rows.count * args.topk;
+  if (args.router != nullptr) {
+    cost += cost_of(rows, *args.router);
+    cost.bytes -= values(rows.count, args.dim);  // x, which is read once
+  }
   // All routed experts have one shape.
   const StageCost one = matrices(args.experts[0], 1);
   cost.bytes += distinct(ids) * one.bytes;
@@ -198,6 +205,7 @@ StageCost cost_of(const StepRows& /*rows*/, const HeadArgs& args) {
   StageCost cost = product(args.count, args.head);
   cost.bytes += stream_bytes(args.count, args.dim) + values(1, args.dim) + 4.0 * args.count * args.head.out;
   if (args.hidden != nullptr) cost.bytes += values(args.count, args.dim);
+  if (args.best != nullptr) cost.bytes += 4.0 * args.count;
   if (args.collapse_with == nullptr) cost += mix_weights(args.count, args.dim, kStreams);
   return cost;
 }

@@ -15,6 +15,14 @@ StageEntry& entry_of(std::vector<StageEntry>& entries, const std::string& part, 
   return found != entries.end() ? *found : entries.emplace_back(StageEntry{.part = part, .stage = stage});
 }
 
+// With what it makes for compress and index.
+std::string label_of(const QkvArgs& args) {
+  std::string label = args.wq_a ? "project_qkv" : "project_qkv, kv alone";
+  if (args.of_x[0].weights) label += ", pooled";
+  if (args.of_qr.weights) label += ", index";
+  return label;
+}
+
 std::string label_of(const IndexArgs& args) {
   const char* mode = args.mode == IndexArgs::Candidates::kPublish ? ", publishes"
                      : args.mode == IndexArgs::Candidates::kApply ? ", candidates"
@@ -115,9 +123,7 @@ void StepMeter::tap(const StepRows& rows, const TapArgs& args) {
   note("tap", [&] { inner_.tap(rows, args); }, [&] { return cost_of(rows, args); });
 }
 void StepMeter::project_qkv(const StepRows& rows, const QkvArgs& args) {
-  note(
-      args.wq_a ? "project_qkv" : "project_qkv, kv alone", [&] { inner_.project_qkv(rows, args); },
-      [&] { return cost_of(rows, args); });
+  note(label_of(args), [&] { inner_.project_qkv(rows, args); }, [&] { return cost_of(rows, args); });
 }
 void StepMeter::compress(const StepRows& rows, const CompressArgs& args) {
   note(
@@ -138,14 +144,12 @@ void StepMeter::commit(const StepRows& rows, const CommitArgs& args) {
 void StepMeter::project_out(const StepRows& rows, const ProjectOutArgs& args) {
   note("project_out", [&] { inner_.project_out(rows, args); }, [&] { return cost_of(rows, args); });
 }
-void StepMeter::route(const StepRows& rows, const RouteArgs& args) {
-  note(
-      args.tid2eid != nullptr ? "route, hash" : "route", [&] { inner_.route(rows, args); },
-      [&] { return cost_of(rows, args); });
-}
 void StepMeter::experts(const StepRows& rows, const ExpertsArgs& args) {
   note(
-      "experts", [&] { inner_.experts(rows, args); },
+      args.router == nullptr            ? "experts"
+      : args.router->tid2eid != nullptr ? "route by hash, experts"
+                                        : "route, experts",
+      [&] { inner_.experts(rows, args); },
       [&] { return cost_of(rows, args, read(args.ids, static_cast<size_t>(rows.count * args.topk))); });
 }
 void StepMeter::engram(const StepRows& rows, const EngramArgs& args) {

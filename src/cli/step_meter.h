@@ -59,7 +59,6 @@ class StepMeter final : public ForwardingKernels {
   void attend(const StepRows& rows, const AttendArgs& args) override;
   void commit(const StepRows& rows, const CommitArgs& args) override;
   void project_out(const StepRows& rows, const ProjectOutArgs& args) override;
-  void route(const StepRows& rows, const RouteArgs& args) override;
   void experts(const StepRows& rows, const ExpertsArgs& args) override;
   void engram(const StepRows& rows, const EngramArgs& args) override;
   void head(const StepRows& rows, const HeadArgs& args) override;

@@ -155,6 +155,7 @@ class CudaKernels final : public Kernels {
   void mark() override {
     use_device();
     catch_up();
+    if (recorded_marks_ != nullptr) lanes_.record(false);  // what runs beside others costs every mark, and is not seen
     cudaEvent_t event = nullptr;
     if (spare_events_.empty()) {
       check(cudaEventCreate(&event), "cudaEventCreate");
@@ -205,7 +206,8 @@ class CudaKernels final : public Kernels {
   }
   void tap(const StepRows& rows, const TapArgs& args) override { cuda::tap(stage(rows), args); }
   void project_qkv(const StepRows& rows, const QkvArgs& args) override {
-    cuda::project_qkv(lanes_.project_qkv(stage(rows), args), args);
+    const Lanes::Project stages = lanes_.project_qkv(stage(rows), args);
+    cuda::project_qkv(stages.main, stages.beside, args);
   }
   void compress(const StepRows& rows, const CompressArgs& args) override {
     cuda::compress(lanes_.compress(step(rows), args), args);
@@ -231,6 +233,7 @@ class CudaKernels final : public Kernels {
                   "the head reads StepRows::logit_row");
     const Stage& now = stage(rows);
     cuda::head(now, args, now.rows.logit_row);
+    if (args.best != nullptr) cuda::choose(now, choice_of(args));
   }
   void main_input(const StepRows& rows, const MainInputArgs& args) override { cuda::main_input(stage(rows), args); }
   void markov(const StepRows& rows, const MarkovArgs& args) override { cuda::markov(stage(rows), args); }

@@ -1,6 +1,8 @@
 // See lanes.h.
 #include "cuda/lanes.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace onelane::cuda {
@@ -10,6 +12,10 @@ cudaEvent_t make_event() {
   cudaEvent_t event = nullptr;
   check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   return event;
+}
+
+const void* products_of(const SideProduct& side) {
+  return side.exact != nullptr ? static_cast<const void*>(side.exact) : side.rounded;
 }
 
 }  // namespace
@@ -61,10 +67,15 @@ cudaEvent_t Lane::close() {
 }
 
 Lanes::Lanes(cudaStream_t main, HostCalls& calls)
-    : compress_(main, calls), index_(main, calls), input_(make_event()), low_(make_event()), lists_(make_event()) {}
+    : compress_(main, calls),
+      index_(main, calls),
+      input_(make_event()),
+      sides_(make_event()),
+      low_(make_event()),
+      lists_(make_event()) {}
 
 Lanes::~Lanes() {
-  for (const cudaEvent_t event : {input_, low_, lists_}) cudaEventDestroy(event);
+  for (const cudaEvent_t event : {input_, sides_, low_, lists_}) cudaEventDestroy(event);
 }
 
 void Lanes::record(bool on) {
@@ -82,42 +93,54 @@ void Lanes::join(const Stage& main, Lane& lane) {
 void Lanes::join(const Stage& main) {
   join(main, compress_);
   join(main, index_);
-  x_ = qr_ = nullptr;
+  pooled_ = nullptr;
+  index_queries_ = nullptr;
   records_ = listed_ = nullptr;
 }
 
-Stage Lanes::project_qkv(const Stage& main, const QkvArgs& args) {
-  if (main.rows.count > kMostRecordedRows) return main;
-  x_ = args.x;
-  qr_ = args.wq_a ? args.qr : nullptr;
-  records_ = args.kv.base;
-  if (!recording_) return main;
-  check(cudaEventRecord(input_, main.stream), "cudaEventRecord");
-  Stage stage = main;
-  stage.reached = low_;
-  return stage;
+Lanes::Project Lanes::project_qkv(const Stage& main, const QkvArgs& args) {
+  Project stages = {main, main};
+  if (main.rows.count > kMostRecordedRows) return stages;
+  pooled_ = products_of(args.of_x[0]);
+  index_queries_ = args.of_qr.rounded;
+  records_ = args.wq_a ? args.kv.base : nullptr;
+  if (recording_) {
+    check(cudaEventRecord(input_, main.stream), "cudaEventRecord");
+    stages.main.reached = low_;
+  }
+  if (std::any_of(std::begin(args.of_x), std::end(args.of_x), [](const SideProduct& of) { return bool{of.weights}; })) {
+    stages.beside = compress_.leave(main, input_);
+    if (recording_) stages.beside.reached = sides_;
+  }
+  return stages;
 }
 
 Stage Lanes::compress(const Stage& main, const CompressArgs& args) {
-  if (x_ == nullptr || args.x != x_ || compress_.is_open() || index_.is_open()) {
+  const void* products = args.ratio == 1 ? static_cast<const void*>(args.main.latent) : args.main.kv;
+  if (products != pooled_ || !compress_.is_open() || index_.is_open()) {
     join(main);
     return main;
   }
-  return compress_.leave(main, input_);
+  return compress_.go_on(main);
 }
 
 Stage Lanes::index(const Stage& main, const IndexArgs& args) {
-  if (qr_ == nullptr || args.x != x_ || args.qr != qr_ || index_.is_open()) {
+  if (args.queries != index_queries_ || index_.is_open()) {
     join(main);
     return main;
   }
   Stage stage = index_.leave(main, low_);
-  if (recording_ && compress_.is_open()) stage.awaited = compress_.close();
+  if (!compress_.is_open()) return stage;
+  const cudaEvent_t keys = compress_.close();
+  if (recording_) {
+    check(cudaStreamWaitEvent(stage.stream, sides_), "cudaStreamWaitEvent");
+    stage.awaited = keys;
+  }
   return stage;
 }
 
 Lanes::Attend Lanes::attend(const Stage& main, const AttendArgs& args) {
-  if (records_ == nullptr || args.kv.base != records_ || qr_ == nullptr) {
+  if (records_ == nullptr || args.kv.base != records_) {
     join(main);
     return {main, main};
   }
@@ -125,7 +148,8 @@ Lanes::Attend Lanes::attend(const Stage& main, const AttendArgs& args) {
   join(main, compress_);
   index_.close();
   if (recording_) stages.lists.reached = stages.attention.awaited = lists_;
-  x_ = qr_ = nullptr;
+  pooled_ = nullptr;
+  index_queries_ = nullptr;
   listed_ = std::exchange(records_, nullptr);
   return stages;
 }

@@ -1,13 +1,14 @@
 // Lanes: stages of a layer that need not wait for each other run beside each other, where a step is recorded.
 //
-// compress needs the layer's input alone, index also the low-rank queries, which project_qkv has long before its
-// queries, attend's lists the picks or the window records, and commit no more than those lists. So they run in lanes:
-// streams that leave the step's where what they need is there, and that are joined by attend, or whatever stage comes.
+// compress and what project_qkv makes for it need the layer's input alone, index its own queries, which project_qkv has
+// before the others, attend's lists the picks or the window records, and commit no more than those lists. So they run
+// in lanes: streams that leave the step's where what they need is there, and that are joined by attend, or whatever
+// stage comes.
 // A kernel that waits for kernels of two streams starts early like any other: in a recording all of its dependencies
 // are programmatic.
 //
-// Who may leave follows from the arguments: a stage runs in a lane if it reads the arrays that the project_qkv just
-// called read and wrote. Outside of a recording lanes are the step's own stream; where the step may be recorded they
+// Who may leave follows from the arguments: a stage runs in a lane if it reads arrays that the project_qkv just called
+// wrote. Outside of a recording lanes are the step's own stream; where the step may be recorded they
 // have scratch memory of their own all the same, so that a recording finds it grown.
 #pragma once
 
@@ -53,7 +54,10 @@ class Lanes {
 
   void record(bool on);
   // How each stage is to be run, `main` being the step's stream with all before it.
-  Stage project_qkv(const Stage& main, const QkvArgs& args);
+  struct Project {
+    Stage main, beside;
+  };
+  Project project_qkv(const Stage& main, const QkvArgs& args);
   Stage compress(const Stage& main, const CompressArgs& args);
   Stage index(const Stage& main, const IndexArgs& args);
   struct Attend {
@@ -71,10 +75,11 @@ class Lanes {
 
   bool recording_ = false;
   // Of the last project_qkv, null when a stage has come that has nothing to do with it; and of the attend after it.
-  const bf16 *x_ = nullptr, *qr_ = nullptr;
+  const void* pooled_ = nullptr;
+  const bf16* index_queries_ = nullptr;
   const std::byte *records_ = nullptr, *listed_ = nullptr;
   Lane compress_, index_;
-  cudaEvent_t input_ = nullptr, low_ = nullptr, lists_ = nullptr;
+  cudaEvent_t input_ = nullptr, sides_ = nullptr, low_ = nullptr, lists_ = nullptr;
 };
 
 }  // namespace onelane::cuda

@@ -14,7 +14,8 @@ void expand_streams(const Stage& stage, const ExpandArgs& args);
 void tap(const Stage& stage, const TapArgs& args);
 
 // linear/
-void project_qkv(const Stage& stage, const QkvArgs& args);
+// `beside`: on which the products of x for other stages are made.
+void project_qkv(const Stage& stage, const Stage& beside, const QkvArgs& args);
 void project_out(const Stage& stage, const ProjectOutArgs& args);
 void head(const Stage& stage, const HeadArgs& args, const int32_t* device_rows);  // args.rows on the device
 void main_input(const Stage& stage, const MainInputArgs& args);

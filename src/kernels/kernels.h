@@ -142,8 +142,8 @@ struct PagedCache {
   }
 };
 
-// Pooling rows of a compressor that later groups still need, float [slots, capacity, 2 * wkv.out]: the row of position
-// p is p % capacity and holds kv (wkv.out values), then gate (wkv.out, position bias already added). Indexed by
+// Pooling rows of a compressor that later groups still need, float [slots, capacity, 2 * stored]: the row of position
+// p is p % capacity and holds kv, then gate (position bias already added), Compressor::stored() values each. Indexed by
 // position, so a rejected draft is simply overwritten. capacity >= lookback + draft block + 1; lookback is ratio, or 2
 // * ratio.
 struct CompressorState {
@@ -199,10 +199,19 @@ struct TapArgs {
   int column = 0;
 };
 
+// A further product of the rows' x or low-rank queries that project_qkv makes for a stage behind it. One result.
+struct SideProduct {
+  Matrix weights;
+  float* exact = nullptr;   // out [rows, weights.out]: float(w) float(x), weights bf16
+  bf16* rounded = nullptr;  // out [rows, weights.out]: round(w x)
+};
+
 // Queries and window records (3.1):
 //   qr = rmsnorm(round(wq_a x)); q = round(wq_b qr); [V4: q[h] = round(q[h] rsqrt(mean q[h]^2 + eps))];
 //   rope(q[h][448:]), round kv = rmsnorm(round(wkv x)); rope(kv[448:]), round; record = encode(kv).
-// The draft ring (6.4) calls it with wq_a empty: then only kv is computed, from x = main_x.
+// The draft ring (6.4) calls it with wq_a empty: then no queries are computed, and x = main_x. Of the same rows it
+// makes what else the attention needs products for, so that these run beside its own. They alone are made with wkv
+// empty too; then qr is what it is.
 struct QkvArgs {
   const bf16* x = nullptr;  // [rows, dim]
   int dim = 0;
@@ -216,6 +225,10 @@ struct QkvArgs {
   bf16* qr = nullptr;  // out [rows, q_lora]
   bf16* q = nullptr;   // out [rows, heads, 512]
   RecordBlock kv;      // out: record r is row r's
+  // Of x: kv and gate of two compressors, the indexer's weights of heads. Empty ones: none.
+  static constexpr int kSides = 5;
+  SideProduct of_x[kSides];
+  SideProduct of_qr;  // the indexer's queries, or empty
 };
 
 // Copies each row's step-local record into its sequence's ring. Of a run longer than the ring only the last `capacity`
@@ -226,24 +239,28 @@ struct CommitArgs {
 };
 
 // Compressed entries and index keys of one owner layer (V4: 3.3, 3.4; V4.1: 3.5). Pools every group that ends in this
-// step, from this step's rows and, for what came before, from `state`; then saves the rows later groups need.
-//   kv = float(wkv) float(x); g = float(wgate) float(x) + ape[p mod ratio]
+// step, from this step's rows and, for what came before, from `state`; then saves the rows later groups need. The
+// products of x are project_qkv's: kv = float(wkv) float(x), gate = float(wgate) float(x).
+//   g = gate + ape[p mod ratio]
 //   entry, per channel = sum over the group's tokens of softmax(g) * kv       (overlap: 8 rows, see 3.3)
 //   latent = rmsnorm(round(entry), norm); entry record = encode(rope(latent at j * ratio), round)
 // Ratio 1 has no gate: latent = rmsnorm(round(wkv x)).
 // Index key, either from the latent before RoPE (V4.1: rmsnorm(round(wk latent), k_norm), rope) or from its own
 // compressor (V4: `width` 128, rope, Hadamard); then encode as kIndexMxfp4.
 struct Compressor {
-  Matrix wkv, wgate;           // kBf16 [width or 2*width, dim]; wgate empty for ratio 1
-  const float* ape = nullptr;  // [ratio, width or 2*width] or null
-  const bf16* norm = nullptr;  // [width]
-  int width = 0;               // 512, or 128 for V4's index keys
+  const float* kv = nullptr;     // [rows, stored()]
+  const float* gate = nullptr;   // [rows, stored()]
+  const bf16* latent = nullptr;  // ratio 1, instead of both: round(wkv x) [rows, width]
+  const float* ape = nullptr;    // [ratio, stored()] or null
+  const bf16* norm = nullptr;    // [width]
+  int width = 0;                 // 512, or 128 for V4's index keys
   bool overlap = false;
   CompressorState state;
+
+  // Channels of a row: with overlap two halves, for the group after the row's own and for that.
+  int stored() const { return overlap ? 2 * width : width; }
 };
 struct CompressArgs {
-  const bf16* x = nullptr;  // [rows, dim]
-  int dim = 0;
   int ratio = 0;
   float norm_eps = 0;
   const RopeFrequencies* rope = nullptr;
@@ -257,20 +274,18 @@ struct CompressArgs {
   PagedCache keys;  // base null: no index keys
 };
 
-// The lightning indexer (V4 3.4, V4.1 3.5): which compressed entries each row attends to.
-//   qi = round(wq_b qr); rope(qi[h][64:]), round; [Hadamard, round]; fp4 in blocks of 32
-//   w = round(round(weights_proj x) * float(128^-0.5 * heads^-0.5))
+// The lightning indexer (V4 3.4, V4.1 3.5): which compressed entries each row attends to. Queries and weights of heads
+// are project_qkv's products of qr and x, rounded.
+//   qi = rope(queries[h][64:]), round; [Hadamard, round]; fp4 in blocks of 32
+//   w = round(head_weights * float(128^-0.5 * heads^-0.5))
 //   S[j] = sum_h relu(sum_b dot_b(qi[h], k[j])) * w[h], b and h ascending, float: EXACT given qi and w
 // relu lets a NaN pass; a score of NaN counts as -inf. Hadamard: butterflies of stride 1, 2, ... 64 in float, then
 // times float(128^-0.5).
 // Entries j < visible = (position + 1) / ratio. Picks: the min(topk, visible) best (entries at -inf too, when no better
 // are left), ties to the lower number, ascending; the rest -1.
 struct IndexArgs {
-  const bf16* x = nullptr;   // [rows, dim]
-  const bf16* qr = nullptr;  // [rows, q_lora]
-  int dim = 0;
-  Matrix wq_b;          // [heads * 128, q_lora]
-  Matrix weights_proj;  // kBf16 [heads, dim]
+  const bf16* queries = nullptr;       // [rows, heads, 128]
+  const bf16* head_weights = nullptr;  // [rows, heads]
   int heads = 0;
   int ratio = 0;
   bool hadamard = false;
@@ -347,11 +362,12 @@ struct ExpertWeights {
   Matrix w1, w2, w3;
 };
 
-// Mixture of experts (5.2): g = round(w1 x), u = round(w3 x); u = clamp(u, -limit, limit), g = min(g, limit);
-// a = round(weight * (silu(g) * u)); y_e = round(w2 a); y = round(sum_slots y_e + shared(x)), shared last with
-// weight 1.
+// Mixture of experts (5.2), its router first if there is one: g = round(w1 x), u = round(w3 x); u = clamp(u, -limit,
+// limit), g = min(g, limit); a = round(weight * (silu(g) * u)); y_e = round(w2 a); y = round(sum_slots y_e +
+// shared(x)), shared last with weight 1.
 struct ExpertsArgs {
-  const bf16* x = nullptr;  // [rows, dim]
+  const RouteArgs* router = nullptr;  // makes ids and weights, as route() would; null: they are there
+  const bf16* x = nullptr;            // [rows, dim]
   int dim = 0;
   int inter = 0;
   const ExpertWeights* experts = nullptr;  // [expert count], on the host
@@ -412,6 +428,7 @@ struct HeadArgs {
   Matrix head;                 // kBf16 [vocab, dim]
   bf16* hidden = nullptr;      // out [count, dim]: h before the norm (the confidence head reads it); may be null
   float* logits = nullptr;     // out [count, vocab]
+  int32_t* best = nullptr;     // out [count]: as choose() of the logits; may be null
 };
 
 // The input of the drafter (6.3): main_x = rmsnorm(round(main_proj taps), norm).
@@ -445,6 +462,9 @@ struct ChooseArgs {
   int vocab = 0;
   int32_t* best = nullptr;  // out [count]
 };
+
+// That of HeadArgs::best.
+inline ChooseArgs choice_of(const HeadArgs& args) { return {args.logits, args.count, args.head.out, args.best}; }
 
 // What a step's best tokens decide about its runs, each a decided token and drafts behind it: the first row counts, and
 // every row behind it whose token is the best of a row that counts. EXACT.

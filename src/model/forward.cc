@@ -15,6 +15,19 @@ int widest_topk(const ModelSpec& spec) {
   return widest;
 }
 
+// Channels of a row that the compressors of one layer pool, kv and gate.
+int widest_pooled(const Weights& weights) {
+  int widest = 0;
+  for (const BlockWeights& layer : weights.layers) {
+    int channels = 0;
+    for (const CompressorWeights* of : {&layer.compressor, &layer.index_compressor}) {
+      if (of->wgate) channels += of->wkv.out + of->wgate.out;
+    }
+    widest = std::max(widest, channels);
+  }
+  return widest;
+}
+
 }  // namespace
 
 template <class T>
@@ -52,6 +65,10 @@ ForwardPass::ForwardPass(const Model& model, Kernels& kernels, KvStore& store, i
   q_ = scratch<bf16>(heads * kHeadDim);
   attended_ = scratch<bf16>(heads * kHeadDim);
   kv_ = {scratch<std::byte>(static_cast<size_t>(record_bytes(spec_.window_record))), spec_.window_record, max_rows};
+  pooled_ = scratch<float>(static_cast<size_t>(widest_pooled(model.weights)));
+  latents_ = scratch<bf16>(kHeadDim);
+  index_queries_ = scratch<bf16>(static_cast<size_t>(spec_.indexer.heads) * kIndexDim);
+  head_weights_ = scratch<bf16>(static_cast<size_t>(spec_.indexer.heads));
   picks_ = scratch<int32_t>(static_cast<size_t>(spec_.indexer.topk));
   if (spec_.candidate.source_layer >= 0) {
     const int entries = store.pages() * kPageTokens;
@@ -154,10 +171,10 @@ void ForwardPass::target(const Step& step, std::span<const int32_t> logit_rows, 
     for (const LayerSpec& layer : spec_.layers) {
       block(rows, layer, model_.weights.layers[static_cast<size_t>(layer.index)]);
     }
-    head(rows, model_.weights.head_mix, model_.weights.norm, nullptr, logits_at(logits));
-    if (!beside_host() || count == 0) return;
-    kernels_.choose(rows, {.logits = logits_, .count = count, .vocab = spec_.vocab, .best = best_at()});
-    if (count == rows.count) kernels_.verify(rows, {.best = best_at(), .verdicts = later_ + 2 * results_});
+    head(rows, model_.weights.head_mix, model_.weights.norm, nullptr, logits_at(logits),
+         beside_host() ? best_at() : nullptr);
+    if (beside_host() && count == rows.count)
+      kernels_.verify(rows, {.best = best_at(), .verdicts = later_ + 2 * results_});
   });
   if (beside_host() && on_demand) {
     ONELANE_CHECK(asked_ < read_ + 2, "at most two steps are not collected");
@@ -237,7 +254,7 @@ void ForwardPass::draft(const Step& step, float* logits) {
     for (const LayerSpec& stage : spec_.draft_stages) {
       block(rows, stage, model_.weights.stages[static_cast<size_t>(stage.index)]);
     }
-    head(rows, drafter.head_mix, drafter.norm, hidden_, logits_at(logits));
+    head(rows, drafter.head_mix, drafter.norm, hidden_, logits_at(logits), nullptr);
   });
 }
 

@@ -92,15 +92,18 @@ class ForwardPass {
   void mix(const StepRows& rows, const MixWeights& weights, const bf16* norm, const float* previous, float* pre);
   void expand(const StepRows& rows);
   void attention(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
-  void compress(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
-  void index(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
+  // Asks project_qkv for the compressor's products, into columns of pooled_ from `column` on or, without a gate, into
+  // latents_.
+  Compressor pooled(const CompressorWeights& weights, const CompressorState& state, int column, SideProduct* kv,
+                    SideProduct* gate) const;
+  void index(const StepRows& rows, const LayerSpec& layer);
   void feed_forward(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
   template <class T>
   T* copy_of(std::span<const T> values);
   void address_engram(const StepRows& rows);
   void write_engram(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights);
   void tap(const StepRows& rows, const LayerSpec& layer);
-  void head(const StepRows& rows, const MixWeights& mix, const bf16* norm, bf16* hidden, float* logits);
+  void head(const StepRows& rows, const MixWeights& mix, const bf16* norm, bf16* hidden, float* logits, int32_t* best);
 
   template <class T>
   T* scratch(size_t count_per_row);
@@ -128,6 +131,10 @@ class ForwardPass {
   bf16* q_ = nullptr;                // [rows, heads, 512]
   bf16* attended_ = nullptr;         // [rows, heads, 512]
   RecordBlock kv_;                   // this step's window records of the layer at work
+  float* pooled_ = nullptr;          // the products that compressors pool, [rows, channels] one after the other
+  bf16* latents_ = nullptr;          // [rows, 512] those of a compressor that pools nothing
+  bf16* index_queries_ = nullptr;    // [rows, index heads, 128]
+  bf16* head_weights_ = nullptr;     // [rows, index heads]
   int32_t* picks_ = nullptr;         // [rows, topk] of the last indexer, shared by the layers after it
   uint32_t* candidates_ = nullptr;   // [rows, candidate_words_]
   int candidate_words_ = 0;

@@ -42,22 +42,43 @@ void ForwardPass::expand(const StepRows& rows) {
 }
 
 void ForwardPass::attention(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights) {
-  kernels_.project_qkv(rows, {.x = x_,
-                              .dim = spec_.hidden,
-                              .wq_a = weights.wq_a,
-                              .wq_b = weights.wq_b,
-                              .wkv = weights.wkv,
-                              .q_norm = weights.q_norm,
-                              .kv_norm = weights.kv_norm,
-                              .q_head_norm = spec_.q_head_norm,
-                              .norm_eps = spec_.rms_eps,
-                              .rope = &model_.rope(layer),
-                              .heads = spec_.n_heads,
-                              .qr = qr_,
-                              .q = q_,
-                              .kv = kv_});
-  if (layer.has_compressor) compress(rows, layer, weights);
-  if (layer.has_indexer) index(rows, layer, weights);
+  QkvArgs qkv{.x = x_,
+              .dim = spec_.hidden,
+              .wq_a = weights.wq_a,
+              .wq_b = weights.wq_b,
+              .wkv = weights.wkv,
+              .q_norm = weights.q_norm,
+              .kv_norm = weights.kv_norm,
+              .q_head_norm = spec_.q_head_norm,
+              .norm_eps = spec_.rms_eps,
+              .rope = &model_.rope(layer),
+              .heads = spec_.n_heads,
+              .qr = qr_,
+              .q = q_,
+              .kv = kv_};
+  CompressArgs compress{.ratio = layer.ratio, .norm_eps = spec_.rms_eps, .rope = &model_.rope(layer)};
+  Compressor index_keys;
+  if (layer.has_compressor) {
+    compress.main = pooled(weights.compressor, store_.state(layer.index), 0, &qkv.of_x[0], &qkv.of_x[1]);
+    compress.entries = store_.entries(layer.index);
+    compress.wk = weights.index_wk;
+    compress.k_norm = weights.index_k_norm;
+    compress.keys = store_.keys(layer.index);
+    if (weights.index_compressor.wkv) {
+      const int column = weights.compressor.wkv.out + weights.compressor.wgate.out;
+      index_keys =
+          pooled(weights.index_compressor, store_.index_state(layer.index), column, &qkv.of_x[2], &qkv.of_x[3]);
+      compress.index_compressor = &index_keys;
+    }
+  }
+  if (layer.has_indexer) {
+    qkv.of_x[4] = {.weights = weights.index_weights, .rounded = head_weights_};
+    qkv.of_qr = {.weights = weights.index_wq_b, .rounded = index_queries_};
+  }
+  kernels_.project_qkv(rows, qkv);
+  if (layer.has_compressor) kernels_.compress(rows, compress);
+  if (layer.has_indexer) index(rows, layer);
+
   const RingCache ring = layer.draft ? store_.draft_ring(layer.index) : store_.ring(layer.index);
   AttendArgs args{.q = q_,
                   .heads = spec_.n_heads,
@@ -86,30 +107,27 @@ void ForwardPass::attention(const StepRows& rows, const LayerSpec& layer, const 
                               .y = y_});
 }
 
-void ForwardPass::compress(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights) {
-  Compressor main = weights.compressor;
-  main.state = store_.state(layer.index);
-  Compressor index_keys = weights.index_compressor;
-  index_keys.state = store_.index_state(layer.index);
-  kernels_.compress(rows, {.x = x_,
-                           .dim = spec_.hidden,
-                           .ratio = layer.ratio,
-                           .norm_eps = spec_.rms_eps,
-                           .rope = &model_.rope(layer),
-                           .main = main,
-                           .entries = store_.entries(layer.index),
-                           .wk = weights.index_wk,
-                           .k_norm = weights.index_k_norm,
-                           .index_compressor = index_keys.wkv ? &index_keys : nullptr,
-                           .keys = store_.keys(layer.index)});
+Compressor ForwardPass::pooled(const CompressorWeights& weights, const CompressorState& state, int column,
+                               SideProduct* kv, SideProduct* gate) const {
+  Compressor compressor{
+      .ape = weights.ape, .norm = weights.norm, .width = weights.width, .overlap = weights.overlap, .state = state};
+  if (!weights.wgate) {
+    compressor.latent = latents_;
+    *kv = {.weights = weights.wkv, .rounded = latents_};
+    return compressor;
+  }
+  const auto rows = static_cast<size_t>(max_rows_);
+  float* at = pooled_ + rows * static_cast<size_t>(column);
+  *kv = {.weights = weights.wkv, .exact = at};
+  *gate = {.weights = weights.wgate, .exact = at + rows * static_cast<size_t>(weights.wkv.out)};
+  compressor.kv = kv->exact;
+  compressor.gate = gate->exact;
+  return compressor;
 }
 
-void ForwardPass::index(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights) {
-  IndexArgs args{.x = x_,
-                 .qr = qr_,
-                 .dim = spec_.hidden,
-                 .wq_b = weights.index_wq_b,
-                 .weights_proj = weights.index_weights,
+void ForwardPass::index(const StepRows& rows, const LayerSpec& layer) {
+  IndexArgs args{.queries = index_queries_,
+                 .head_weights = head_weights_,
                  .heads = spec_.indexer.heads,
                  .ratio = layer.ratio,
                  .hadamard = spec_.indexer.hadamard,
@@ -129,19 +147,20 @@ void ForwardPass::index(const StepRows& rows, const LayerSpec& layer, const Bloc
 
 void ForwardPass::feed_forward(const StepRows& rows, const LayerSpec& layer, const BlockWeights& weights) {
   const MoeSpec& moe = layer.moe;
-  kernels_.route(rows, {.x = x_,
-                        .dim = spec_.hidden,
-                        .gate = weights.gate,
-                        .bias = weights.gate_bias,
-                        .tid2eid = weights.tid2eid,
-                        .experts = moe.n_experts,
-                        .topk = moe.topk,
-                        .normalise = moe.normalise,
-                        .norm_eps = moe.norm_eps,
-                        .scale = moe.scaling,
-                        .ids = expert_ids_,
-                        .weights = expert_weights_});
-  kernels_.experts(rows, {.x = x_,
+  const RouteArgs router{.x = x_,
+                         .dim = spec_.hidden,
+                         .gate = weights.gate,
+                         .bias = weights.gate_bias,
+                         .tid2eid = weights.tid2eid,
+                         .experts = moe.n_experts,
+                         .topk = moe.topk,
+                         .normalise = moe.normalise,
+                         .norm_eps = moe.norm_eps,
+                         .scale = moe.scaling,
+                         .ids = expert_ids_,
+                         .weights = expert_weights_};
+  kernels_.experts(rows, {.router = &router,
+                          .x = x_,
                           .dim = spec_.hidden,
                           .inter = moe.inter,
                           .experts = weights.experts.data(),
@@ -186,7 +205,8 @@ void ForwardPass::tap(const StepRows& rows, const LayerSpec& layer) {
                       .column = static_cast<int>(found - targets.begin()) * spec_.hidden});
 }
 
-void ForwardPass::head(const StepRows& rows, const MixWeights& mix, const bf16* norm, bf16* hidden, float* logits) {
+void ForwardPass::head(const StepRows& rows, const MixWeights& mix, const bf16* norm, bf16* hidden, float* logits,
+                       int32_t* best) {
   if (rows.logit_count == 0) return;
   kernels_.head(rows, {.stream = stream_,
                        .dim = spec_.hidden,
@@ -199,7 +219,8 @@ void ForwardPass::head(const StepRows& rows, const MixWeights& mix, const bf16* 
                        .norm = norm,
                        .head = model_.weights.head,
                        .hidden = hidden,
-                       .logits = logits});
+                       .logits = logits,
+                       .best = best});
 }
 
 }  // namespace onelane

@@ -106,8 +106,8 @@ ExpertWeights Weights::expert(const std::string& stem, const ModelSpec& spec) {
   return {quantised(stem + ".w1", spec), quantised(stem + ".w2", spec), quantised(stem + ".w3", spec)};
 }
 
-Compressor Weights::compressor(const std::string& stem, int width, bool gate, bool ape, bool overlap) {
-  Compressor result;
+CompressorWeights Weights::compressor(const std::string& stem, int width, bool gate, bool ape, bool overlap) {
+  CompressorWeights result;
   result.wkv = plain(stem + ".wkv.weight");
   if (gate) result.wgate = plain(stem + ".wgate.weight");
   if (ape) result.ape = vector<float>(stem + ".ape");

@@ -19,6 +19,15 @@
 
 namespace onelane {
 
+// What a Compressor (kernels.h) is made of; wkv and wgate are kBf16 [stored, hidden], wgate empty for ratio 1.
+struct CompressorWeights {
+  Matrix wkv, wgate;
+  const float* ape = nullptr;
+  const bf16* norm = nullptr;
+  int width = 0;
+  bool overlap = false;
+};
+
 // One block: backbone layer or draft stage. Fields that the LayerSpec does not call for stay empty.
 struct BlockWeights {
   MixWeights attn_mix, ffn_mix;
@@ -30,9 +39,9 @@ struct BlockWeights {
   const bf16* kv_norm = nullptr;
   const float* sink = nullptr;
 
-  Compressor compressor;        // state is filled in by whoever runs the stage
-  Compressor index_compressor;  // V4 index keys
-  Matrix index_wk;              // V4.1 index keys
+  CompressorWeights compressor;
+  CompressorWeights index_compressor;  // V4 index keys
+  Matrix index_wk;                     // V4.1 index keys
   const bf16* index_k_norm = nullptr;
   Matrix index_wq_b, index_weights;
 
@@ -90,7 +99,7 @@ class Weights {
   MixWeights mix(const std::string& stem);
   ExpertWeights expert(const std::string& stem, const ModelSpec& spec);
   BlockWeights block(const std::string& stem, const LayerSpec& layer, const ModelSpec& spec);
-  Compressor compressor(const std::string& stem, int width, bool gate, bool ape, bool overlap);
+  CompressorWeights compressor(const std::string& stem, int width, bool gate, bool ape, bool overlap);
   void load_drafter(const ModelSpec& spec);
 
   Checkpoint checkpoint_;

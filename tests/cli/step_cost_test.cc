@@ -53,6 +53,15 @@ TEST(StepCost, ExpertsCountThoseThatWerePicked) {
   const StageCost cost = cost_of(step.rows, args, ids);
   EXPECT_EQ(cost.bytes, 3 * routed + shared + 2 * 8 * 256 * 2 + 8 * 8 * 2);
   EXPECT_EQ(cost.flops, 2.0 * 3 * 128 * 256 * (16 + 8));
+
+  // With a router its gate and bias; x is read once.
+  const float bias = 0;
+  const RouteArgs router{.dim = 256, .gate = plain(8, 256), .bias = &bias, .experts = 8, .topk = 2};
+  ExpertsArgs routed_too = args;
+  routed_too.router = &router;
+  const StageCost both = cost_of(step.rows, routed_too, ids);
+  EXPECT_EQ(both.bytes, cost.bytes + 2 * 8 * 256 + 4 * 8 + 8 * 8 * 2);
+  EXPECT_EQ(both.flops, cost.flops + 2.0 * 8 * 8 * 256);
 }
 
 TEST(StepCost, AttentionReadsWindowsAndPicksOncePerSequence) {
@@ -88,19 +97,13 @@ TEST(StepCost, ADraftBlockSeesAWholeWindowBeforeItAndAllOfItself) {
 TEST(StepCost, TheIndexerReadsVisibleKeysOrCandidates) {
   const std::vector<RowRun> runs = {{0, 2, 1000, 0}};
   const StepRows rows{.count = 2, .runs = runs.data(), .run_count = 1};
-  IndexArgs args{.dim = 256,
-                 .wq_b = fp8(4 * 128, 64, 32),
-                 .weights_proj = plain(4, 256),
-                 .heads = 4,
-                 .ratio = 2,
-                 .keys = {.format = RecordFormat::kIndexMxfp4},
-                 .topk = 16};
-  const double weights = 512 * 64 + 16 * 2 + 2 * 4 * 256, vectors = 2 * 2 * (256 + 64) + 4 * 2 * 16;
-  EXPECT_EQ(cost_of(rows, args).bytes, weights + vectors + 501 * 68.0);
+  IndexArgs args{.heads = 4, .ratio = 2, .keys = {.format = RecordFormat::kIndexMxfp4}, .topk = 16};
+  const double vectors = 2 * 2 * (4 * 128 + 4) + 4 * 2 * 16;
+  EXPECT_EQ(cost_of(rows, args).bytes, vectors + 501 * 68.0);
   args.mode = IndexArgs::Candidates::kApply;
   args.topk_blocks = 3;
   args.block_size = 64;
-  EXPECT_EQ(cost_of(rows, args).bytes, weights + vectors + 192 * 68.0);
+  EXPECT_EQ(cost_of(rows, args).bytes, vectors + 192 * 68.0);
 }
 
 TEST(StepCost, QueriesAndTheDraftRing) {
@@ -112,6 +115,24 @@ TEST(StepCost, QueriesAndTheDraftRing) {
   args.wq_b = fp8(4 * 512, 64, 32);
   EXPECT_EQ(cost_of(step.rows, args).bytes,
             kv + 64 * 256 + 2 * 8 + 2048 * 64 + 64 * 2 + 64 * 2 + 8 * 64 * 2 + 8 * 2048 * 2);
+
+  // What it makes for other stages.
+  const double alone = cost_of(step.rows, args).bytes;
+  float exact = 0;
+  bf16 rounded = 0;
+  args.of_x[1] = {.weights = plain(96, 256), .exact = &exact};
+  args.of_qr = {.weights = fp8(128, 64, 32), .rounded = &rounded};
+  EXPECT_EQ(cost_of(step.rows, args).bytes, alone + 2 * 96 * 256 + 8 * 96 * 4 + 128 * 64 + 4 * 2 + 8 * 128 * 2);
+}
+
+TEST(StepCost, ACompressorReadsItsProductsAndKeepsThem) {
+  const TwoRuns step;
+  const float product = 0;
+  CompressArgs args{.ratio = 4};
+  args.main = {.kv = &product, .gate = &product, .width = 512, .overlap = true};
+  args.entries.format = RecordFormat::kV4Fp8;
+  const double groups = (1006 / 4 - 1000 / 4) + (52 / 4 - 50 / 4);
+  EXPECT_EQ(cost_of(step.rows, args).bytes, 2 * 8 * 2 * 4 * 1024 + 2 * 512 + groups * 584);
 }
 
 TEST(StepReport, MediansOfStepsAndMeansOfCosts) {

@@ -19,7 +19,9 @@ class Spoiling final : public ForwardingKernels {
   std::atomic<int> in = -1;
   void head(const StepRows& rows, const HeadArgs& args) override {
     inner_.head(rows, args);
-    if (in >= 0 && in-- == 0) memory().fill(args.logits, 0xff, static_cast<size_t>(args.head.out) * sizeof(float));
+    if (in < 0 || in-- > 0) return;
+    memory().fill(args.logits, 0xff, static_cast<size_t>(args.head.out) * sizeof(float));
+    if (args.best != nullptr) inner_.choose(rows, choice_of(args));
   }
 };
 

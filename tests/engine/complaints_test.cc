@@ -38,6 +38,7 @@ class PoisonedKernels : public ForwardingKernels {
       const float poison = i % 2 == 0 ? std::nanf("") : std::numeric_limits<float>::infinity();
       memory().copy(args.logits + static_cast<size_t>(i) * width + 7, &poison, sizeof(poison));
     }
+    if (args.best != nullptr) inner_.choose(rows, choice_of(args));
   }
 
  private:
@@ -92,9 +93,10 @@ TEST_F(Complaints, Complaint09_EveryKindOfStepIsTriedBeforeTheFirstRequest) {
   class NoHead : public ForwardingKernels {
    public:
     using ForwardingKernels::ForwardingKernels;
-    void head(const StepRows&, const HeadArgs& args) override {
+    void head(const StepRows& rows, const HeadArgs& args) override {
       const auto count = static_cast<size_t>(args.count) * static_cast<size_t>(args.head.out);
       memory().fill(args.logits, 0xff, count * sizeof(float));  // NaN
+      if (args.best != nullptr) inner_.choose(rows, choice_of(args));
     }
   } broken(kernels());
   const auto refused = Engine::create(model(), broken, small_options());

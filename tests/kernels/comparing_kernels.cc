@@ -168,7 +168,18 @@ void ComparingKernels::project_qkv(const StepRows& rows, const QkvArgs& args) {
     regions = {values("qr", Region::Kind::kBf16, args.qr, rows.count, args.wq_a.out),
                values("q", Region::Kind::kBf16, args.q, rows.count * args.heads, kHeadDim)};
   }
+  Regions exact;
+  const auto add_side = [&](const char* name, const SideProduct& side) {
+    if (side.exact != nullptr)
+      exact.push_back(values(name, Region::Kind::kFloat, side.exact, rows.count, side.weights.out));
+    if (side.rounded != nullptr)
+      regions.push_back(values(name, Region::Kind::kBf16, side.rounded, rows.count, side.weights.out));
+  };
+  for (const SideProduct& side : args.of_x) add_side("of x", side);
+  add_side("of qr", args.of_qr);
   run("project_qkv", regions, {1.0 / 32, 0.25, 0.999}, [&](Kernels& k) { k.project_qkv(rows, args); });
+  run("project_qkv", exact, {1e-3, 1e-3, kCosine}, [&](Kernels& k) { k.project_qkv(rows, args); });
+  if (!args.wkv) return;
   Regions records;
   for (int row = 0; row < rows.count; ++row) add_record(records, "kv", args.kv, row);
   run("project_qkv", records, {0.13, 0.01, 0.999}, [&](Kernels& k) { k.project_qkv(rows, args); });
@@ -181,7 +192,7 @@ void ComparingKernels::compress(const StepRows& rows, const CompressArgs& args) 
     if (compressor.state.base == nullptr || args.ratio == 1) return;
     for (int i = 0; i < rows.run_count; ++i) {
       const RowRun& run = rows.runs[i];
-      const int width = 2 * compressor.wkv.out;
+      const int width = 2 * compressor.stored();
       for (int r = std::max(0, run.count - compressor.state.capacity); r < run.count; ++r) {
         float* slot = compressor.state.base + static_cast<size_t>(run.slot) * compressor.state.slot_floats;
         const int place = (run.first_position + r) % compressor.state.capacity;
@@ -244,8 +255,12 @@ void ComparingKernels::route(const StepRows& rows, const RouteArgs& args) {
 }
 
 void ComparingKernels::experts(const StepRows& rows, const ExpertsArgs& args) {
+  if (args.router != nullptr) route(rows, *args.router);
+  // The same choice for both: where they differ, so do the experts.
+  ExpertsArgs chosen = args;
+  chosen.router = nullptr;
   run("experts", {values("y", Region::Kind::kBf16, args.y, rows.count, args.dim)}, {1.0 / 32, 0.25, 0.999},
-      [&](Kernels& k) { k.experts(rows, args); });
+      [&](Kernels& k) { k.experts(rows, chosen); });
 }
 
 void ComparingKernels::engram(const StepRows& rows, const EngramArgs& args) {
@@ -258,6 +273,7 @@ void ComparingKernels::head(const StepRows& rows, const HeadArgs& args) {
   if (args.hidden != nullptr) {
     regions.push_back(values("hidden", Region::Kind::kBf16, args.hidden, args.count, args.dim));
   }
+  if (args.best != nullptr) regions.push_back(values("best", Region::Kind::kChoice, args.best, 1, args.count));
   run("head", regions, {1.0 / 64, 5e-3, kCosine}, [&](Kernels& k) { k.head(rows, args); });
 }
 

@@ -65,10 +65,13 @@ TEST_P(GoldenAttention, Compress) {
     const BlockWeights& w = model.weights.layers[l.index];
     std::vector<std::byte> whole;
     for (const std::vector<int>& cut : {std::vector<int>{total}, std::vector<int>{1, 5, 256}}) {
-      Compressor main = w.compressor;
-      Compressor index_keys = w.index_compressor;
+      const auto like = [](const CompressorWeights& of) {
+        return Compressor{.ape = of.ape, .norm = of.norm, .width = of.width, .overlap = of.overlap};
+      };
+      Compressor main = like(w.compressor);
+      Compressor index_keys = like(w.index_compressor);
       const int capacity = 2 * std::max(l.ratio, 4) + 6;
-      Array<float> state(static_cast<size_t>(capacity) * 2 * main.wkv.out);
+      Array<float> state(static_cast<size_t>(capacity) * 2 * main.stored());
       Array<float> index_state(static_cast<size_t>(capacity) * 2 * 2 * kIndexDim);
       main.state = {state.data(), state.size(), capacity};
       index_keys.state = {index_state.data(), index_state.size(), capacity};
@@ -79,16 +82,30 @@ TEST_P(GoldenAttention, Compress) {
       for (const int rows : cut) {
         step = Step();
         step.run(done, rows);
-        kernels->compress(step.rows(), {.x = x.data() + static_cast<size_t>(done) * spec.hidden,
-                                        .dim = spec.hidden,
-                                        .ratio = l.ratio,
+        const bf16* of_step = x.data() + static_cast<size_t>(done) * spec.hidden;
+        Array<float> products[4];
+        Array<bf16> latent;
+        const auto make = [&](Compressor& compressor, const CompressorWeights& of, Array<float>* kv) {
+          if (!of.wgate) {
+            latent = rounded_product(*kernels, step.rows(), of.wkv, of_step);
+            compressor.latent = latent.data();
+            return;
+          }
+          kv[0] = exact_product(*kernels, step.rows(), of.wkv, of_step);
+          kv[1] = exact_product(*kernels, step.rows(), of.wgate, of_step);
+          compressor.kv = kv[0].data();
+          compressor.gate = kv[1].data();
+        };
+        make(main, w.compressor, products);
+        if (w.index_compressor.wkv) make(index_keys, w.index_compressor, products + 2);
+        kernels->compress(step.rows(), {.ratio = l.ratio,
                                         .norm_eps = spec.rms_eps,
                                         .rope = &rope(l.index),
                                         .main = main,
                                         .entries = entries.cache,
                                         .wk = w.index_wk,
                                         .k_norm = w.index_k_norm,
-                                        .index_compressor = index_keys.wkv ? &index_keys : nullptr,
+                                        .index_compressor = w.index_compressor.wkv ? &index_keys : nullptr,
                                         .keys = l.has_index_keys ? keys.cache : PagedCache{}});
         done += rows;
       }
@@ -101,7 +118,7 @@ TEST_P(GoldenAttention, Compress) {
       }
       if (l.ratio > 1) {
         const std::vector<int32_t> positions = g.ints("state_positions");
-        const int width = main.wkv.out;
+        const int width = main.stored();
         std::vector<float> kv, gate;
         for (const int32_t position : positions) {
           const float* row = state.data() + static_cast<size_t>(position % capacity) * 2 * width;
@@ -138,11 +155,10 @@ TEST_P(GoldenAttention, Index) {
     Array<bf16> x(g.bf16s(stem + ".attn.x"));
     Array<bf16> qr(g.bf16s(stem + ".attn.qr"));
     Array<int32_t> picks(positions.size() * topk, 77);
-    IndexArgs args{.x = x.data(),
-                   .qr = qr.data(),
-                   .dim = spec.hidden,
-                   .wq_b = w.index_wq_b,
-                   .weights_proj = w.index_weights,
+    const Array<bf16> queries = rounded_product(*kernels, rows, w.index_wq_b, qr.data());
+    const Array<bf16> head_weights = rounded_product(*kernels, rows, w.index_weights, x.data());
+    IndexArgs args{.queries = queries.data(),
+                   .head_weights = head_weights.data(),
                    .heads = spec.indexer.heads,
                    .ratio = l.ratio,
                    .hadamard = spec.indexer.hadamard,

@@ -240,12 +240,11 @@ TEST_P(Guard, Records) {
     const auto compress = [&](Kernels& kernels) {
       const Pages entries(RecordFormat::kV41Nvfp4, step.pages(), 1);
       const Pages keys(RecordFormat::kIndexMxfp4, step.pages(), 1);
-      kernels.compress(rows, {.x = x.data(),
-                              .dim = kDim,
-                              .ratio = 1,
+      const Array<bf16> latent = rounded_product(kernels, rows, wkv.matrix, x.data());
+      kernels.compress(rows, {.ratio = 1,
                               .norm_eps = 1e-6f,
                               .rope = &table_b(),
-                              .main = {.wkv = wkv.matrix, .norm = kv_norm.data(), .width = kHeadDim},
+                              .main = {.latent = latent.data(), .norm = kv_norm.data(), .width = kHeadDim},
                               .entries = entries.cache,
                               .wk = wk.matrix,
                               .k_norm = k_norm.data(),

@@ -34,7 +34,7 @@ RandomModel::Pooler RandomModel::pooler(int ratio, int width) {
   if (!options_.v41) p.ape = Array<float>(random_.floats(ratio * stored));
   p.norm = random_.bf16s(width);
   p.compressor = {
-      p.wkv.matrix, p.wgate.matrix, options_.v41 ? nullptr : p.ape.data(), p.norm.data(), width, overlap, {}};
+      .ape = options_.v41 ? nullptr : p.ape.data(), .norm = p.norm.data(), .width = width, .overlap = overlap};
   return p;
 }
 
@@ -129,7 +129,7 @@ ModelCaches RandomModel::make_caches() const {
   caches.draft_ring.memory.poison();
   const auto state = [&](const Compressor& c, int ratio) {
     const int rows = ratio * (c.overlap ? 2 : 1) + kDraftBlock + 1;
-    Buffer buffer(c.wkv ? sizeof(float) * kSlots * rows * 2 * c.wkv.out : 0);
+    Buffer buffer(c.width > 0 ? sizeof(float) * kSlots * rows * 2 * c.stored() : 0);
     buffer.poison();
     return buffer;
   };

@@ -22,6 +22,8 @@ struct RandomModel::Work {
         qr(rows * q_lora),
         q(rows * kHeads * kHeadDim),
         attended(rows * kHeads * kHeadDim),
+        index_queries(rows * kIndexHeads * kIndexDim),
+        head_weights(rows * kIndexHeads),
         pre(rows * kStreams),
         ffn_pre(rows * kStreams),
         post(rows * kStreams),
@@ -34,8 +36,9 @@ struct RandomModel::Work {
         hidden(rows * dim),
         taps(rows * 2 * dim),
         main_x(rows * dim) {}
-  Array<bf16> stream, x, y, qr, q, attended;
+  Array<bf16> stream, x, y, qr, q, attended, index_queries, head_weights, latents;
   Array<float> pre, ffn_pre, post, comb;
+  Array<float> pooled[4];
   Array<int32_t> picks;
   Array<uint32_t> candidates;
   Array<int32_t> ids;
@@ -65,53 +68,70 @@ void RandomModel::attention(Kernels& kernels, ModelCaches& caches, const StepRow
                             Work& work) const {
   const Layer& l = layers_[number];
   const RopeFrequencies& rope = l.ratio == 0 ? table_a() : table_b();
-  kernels.project_qkv(rows, {.x = work.x.data(),
-                             .dim = dim_,
-                             .wq_a = l.wq_a.matrix,
-                             .wq_b = l.wq_b.matrix,
-                             .wkv = l.wkv.matrix,
-                             .q_norm = l.q_norm.data(),
-                             .kv_norm = l.kv_norm.data(),
-                             .q_head_norm = !options_.v41,
-                             .norm_eps = eps_,
-                             .rope = &rope,
-                             .heads = kHeads,
-                             .qr = work.qr.data(),
-                             .q = work.q.data(),
-                             .kv = work.kv->block});
+  QkvArgs qkv{.x = work.x.data(),
+              .dim = dim_,
+              .wq_a = l.wq_a.matrix,
+              .wq_b = l.wq_b.matrix,
+              .wkv = l.wkv.matrix,
+              .q_norm = l.q_norm.data(),
+              .kv_norm = l.kv_norm.data(),
+              .q_head_norm = !options_.v41,
+              .norm_eps = eps_,
+              .rope = &rope,
+              .heads = kHeads,
+              .qr = work.qr.data(),
+              .q = work.q.data(),
+              .kv = work.kv->block};
+  const auto ask = [&](const Pooler& pooler, Compressor& compressor, int side) {
+    if (!pooler.wgate.matrix) {
+      work.latents = Array<bf16>(static_cast<size_t>(rows.count) * pooler.wkv.matrix.out);
+      qkv.of_x[side] = {.weights = pooler.wkv.matrix, .rounded = work.latents.data()};
+      compressor.latent = work.latents.data();
+      return;
+    }
+    for (int i = 0; i < 2; ++i) {
+      const Matrix& weights = i == 0 ? pooler.wkv.matrix : pooler.wgate.matrix;
+      Array<float>& products = work.pooled[side + i];
+      products = Array<float>(static_cast<size_t>(rows.count) * weights.out);
+      qkv.of_x[side + i] = {.weights = weights, .exact = products.data()};
+      (i == 0 ? compressor.kv : compressor.gate) = products.data();
+    }
+  };
+  Compressor main = l.main.compressor, index = l.index.compressor;
+  const bool own_keys = static_cast<bool>(l.index.wkv.matrix);
+  if (l.compresses) ask(l.main, main, 0);
+  if (own_keys) ask(l.index, index, 2);
+  if (l.indexes) {
+    qkv.of_x[4] = {.weights = l.index_weights.matrix, .rounded = work.head_weights.data()};
+    qkv.of_qr = {.weights = l.index_wq_b.matrix, .rounded = work.index_queries.data()};
+  }
+  kernels.project_qkv(rows, qkv);
   work.note("qr", work.qr, q_lora_);
   work.note("q", work.q, kHeads * kHeadDim);
   const auto state = [](Buffer& buffer, const Compressor& compressor) {
     const size_t slot_floats = buffer.size() / sizeof(float) / kSlots;
     if (slot_floats == 0) return CompressorState{};
     return CompressorState{buffer.as<float>().data(), slot_floats,
-                           static_cast<int>(slot_floats / (2 * compressor.wkv.out))};
+                           static_cast<int>(slot_floats / (2 * compressor.stored()))};
   };
   if (l.compresses) {
-    Compressor main = l.main.compressor;
     if (l.ratio > 1) main.state = state(caches.states[number], main);
-    Compressor index = l.index.compressor;
-    if (index.wkv) index.state = state(caches.index_states[number], index);
-    CompressArgs args{.x = work.x.data(),
-                      .dim = dim_,
-                      .ratio = l.ratio,
+    if (own_keys) index.state = state(caches.index_states[number], index);
+    CompressArgs args{.ratio = l.ratio,
                       .norm_eps = eps_,
                       .rope = &rope,
                       .main = main,
                       .entries = caches.entries[number].cache,
                       .wk = l.wk.matrix,
                       .k_norm = l.k_norm.data(),
-                      .index_compressor = index.wkv ? &index : nullptr};
+                      .index_compressor = own_keys ? &index : nullptr};
     if (l.indexes) args.keys = caches.keys[number].cache;
     kernels.compress(rows, args);
   }
   const size_t owner = l.owner < 0 ? number : static_cast<size_t>(l.owner);
   if (l.indexes) {
-    kernels.index(rows, {.x = work.x.data(),
-                         .qr = work.qr.data(),
-                         .dim = dim_,
-                         .wq_b = l.index_wq_b.matrix,
-                         .weights_proj = l.index_weights.matrix,
+    kernels.index(rows, {.queries = work.index_queries.data(),
+                         .head_weights = work.head_weights.data(),
                          .heads = kIndexHeads,
                          .ratio = l.ratio,
                          .hadamard = !options_.v41,
@@ -152,21 +172,20 @@ void RandomModel::attention(Kernels& kernels, ModelCaches& caches, const StepRow
 }
 
 void RandomModel::feed_forward(Kernels& kernels, const StepRows& rows, const Layer& l, Work& work) const {
-  kernels.route(rows, {.x = work.x.data(),
-                       .dim = dim_,
-                       .gate = l.gate.matrix,
-                       .bias = l.hash ? nullptr : l.bias.data(),
-                       .tid2eid = l.hash ? l.tid2eid.data() : nullptr,
-                       .experts = kExperts,
-                       .topk = options_.topk,
-                       .normalise = options_.normalise,
-                       .norm_eps = options_.v41 ? 1e-20f : 0.0f,
-                       .scale = 1.5f,
-                       .ids = work.ids.data(),
-                       .weights = work.weights.data()});
-  work.note("ids", work.ids, options_.topk);
-  work.note("weights", work.weights, options_.topk);
-  kernels.experts(rows, {.x = work.x.data(),
+  const RouteArgs router{.x = work.x.data(),
+                         .dim = dim_,
+                         .gate = l.gate.matrix,
+                         .bias = l.hash ? nullptr : l.bias.data(),
+                         .tid2eid = l.hash ? l.tid2eid.data() : nullptr,
+                         .experts = kExperts,
+                         .topk = options_.topk,
+                         .normalise = options_.normalise,
+                         .norm_eps = options_.v41 ? 1e-20f : 0.0f,
+                         .scale = 1.5f,
+                         .ids = work.ids.data(),
+                         .weights = work.weights.data()};
+  kernels.experts(rows, {.router = &router,
+                         .x = work.x.data(),
                          .dim = dim_,
                          .inter = inter_,
                          .experts = l.expert_weights.data(),
@@ -177,6 +196,8 @@ void RandomModel::feed_forward(Kernels& kernels, const StepRows& rows, const Lay
                          .shared = l.shared.weights(),
                          .limit = 1.5f,
                          .y = work.y.data()});
+  work.note("ids", work.ids, options_.topk);
+  work.note("weights", work.weights, options_.topk);
   work.note("experts", work.y, dim_);
 }
 

@@ -1,7 +1,9 @@
 // Window, sink, rotation and rings of the attention stages, case by case (spec/model.md 3.1, 4.4, 6.4).
 #include <limits>
 
+#include "base/format.h"
 #include "kernels/stage_support.h"
+#include "numerics/quantize.h"
 
 namespace onelane {
 namespace {
@@ -257,6 +259,72 @@ TEST_P(ProjectQkv, NormalisesQueryHeadsOnlyWhereTheModelDoes) {
   args.qr = args.q = nullptr;
   kernels->project_qkv(step.rows(), args);
   EXPECT_EQ(std::vector<std::byte>(kv.memory.data(), kv.memory.data() + kv.memory.size()), with_queries);
+}
+
+// What it makes for other stages are plain products of x and of qr, in any number, and the same beside any rows.
+TEST_P(ProjectQkv, SideProductsAreProductsOfItsRows) {
+  constexpr int kDim = 256, kLora = 128, kMostRows = 70;
+  constexpr int kOuts[] = {64, 96, 32, 512, 7};
+  Random random(7);
+  const Array<bf16> x = random.bf16s(kMostRows * kDim), qr = random.bf16s(kMostRows * kLora);
+  std::vector<Weight> weights;
+  for (const int out : kOuts) weights.push_back(bf16_weight(out, kDim, random_values(20 + out, 0.3f)));
+  const Weight of_qr = fp8_weight(384, kLora, 32, 32, diagonal(0.5f));
+  for (int given = 1; given < 1 << 5; given += 6) {  // some of them, in either form
+    std::vector<std::vector<float>> largest;
+    for (const int rows : {kMostRows, 20, 6, 1}) {
+      SCOPED_TRACE(format("{} rows, those of {:b}", rows, given));
+      Step step;
+      step.run(3, rows);
+      QkvArgs args{.x = x.data(), .dim = kDim, .rope = &table_a(), .qr = const_cast<bf16*>(qr.data())};
+      Array<float> exact[5];
+      Array<bf16> rounded[5], queries(static_cast<size_t>(rows) * 384);
+      for (int i = 0; i < 5; ++i) {
+        if ((given >> i & 1) == 0) continue;
+        const auto count = static_cast<size_t>(rows) * static_cast<size_t>(kOuts[i]);
+        args.of_x[i].weights = weights[i].matrix;
+        if (i % 2 == 0) {
+          exact[i] = Array<float>(count, NAN);
+          args.of_x[i].exact = exact[i].data();
+        } else {
+          rounded[i] = Array<bf16>(count, 0x7fc0);
+          args.of_x[i].rounded = rounded[i].data();
+        }
+      }
+      args.of_qr = {.weights = of_qr.matrix, .rounded = queries.data()};
+      kernels->project_qkv(step.rows(), args);
+      for (int i = 0; i < 5; ++i) {
+        if ((given >> i & 1) == 0) continue;
+        std::vector<float> got;
+        for (size_t n = 0; n < static_cast<size_t>(rows) * kOuts[i]; ++n) {
+          got.push_back(i % 2 == 0 ? exact[i][n] : bf16_to_float(rounded[i][n]));
+        }
+        if (rows == kMostRows) {
+          largest.resize(5);
+          largest[i] = got;
+          for (int row = 0; row < rows; row += 23) {
+            for (int out = 0; out < kOuts[i]; out += 5) {
+              double sum = 0;
+              for (int k = 0; k < kDim; ++k) {
+                const auto* w = reinterpret_cast<const bf16*>(weights[i].matrix.data) + out * kDim;
+                sum += static_cast<double>(bf16_to_float(w[k])) * bf16_to_float(x[row * kDim + k]);
+              }
+              EXPECT_NEAR(got[row * kOuts[i] + out], sum, i % 2 == 0 ? 1e-4 : 1e-4 + std::abs(sum) / 200);
+            }
+          }
+        }
+        EXPECT_TRUE(std::equal(got.begin(), got.end(), largest[i].begin())) << "product " << i;
+      }
+      for (int row = 0; row < rows; row += 5) {
+        std::vector<float> low(kLora);
+        for (int k = 0; k < kLora; ++k) low[k] = bf16_to_float(qr[row * kLora + k]);
+        requantize_fp8(low, 32);
+        for (int k = 0; k < kLora; ++k) {
+          EXPECT_EQ(bf16_to_float(queries[row * 384 + k]), round_bf16(0.5f * low[k]));
+        }
+      }
+    }
+  }
 }
 
 class ProjectOut : public StageTest {};

@@ -12,19 +12,16 @@ constexpr int kDim = 32;
 
 // A compressor over x whose dims 0.. say what kv and gate are; a record of its entries.
 struct Pooling {
-  Pooling(int ratio, bool overlap, RecordFormat format, int capacity, std::function<float(int, int)> kv,
-          std::function<float(int, int)> gate)
-      : wkv(bf16_weight((overlap ? 2 : 1) * kHeadDim, kDim, std::move(kv))),
-        wgate(bf16_weight(wkv.matrix.out, kDim, std::move(gate))),
+  Pooling(int ratio, bool overlap, RecordFormat format, int capacity, std::function<float(int, int)> of_kv,
+          std::function<float(int, int)> of_gate)
+      : wkv(bf16_weight((overlap ? 2 : 1) * kHeadDim, kDim, std::move(of_kv))),
+        wgate(bf16_weight(wkv.matrix.out, kDim, std::move(of_gate))),
         norm(constant_bf16(kHeadDim, 1)),
         state(static_cast<size_t>(capacity) * 2 * wkv.matrix.out, NAN),
         entries(format, 4, ratio) {
-    args.dim = kDim;
     args.ratio = ratio;
     args.norm_eps = 1e-20f;
     args.rope = &table_b();
-    args.main.wkv = wkv.matrix;
-    if (ratio > 1) args.main.wgate = wgate.matrix;
     args.main.norm = norm.data();
     args.main.width = kHeadDim;
     args.main.overlap = overlap;
@@ -35,13 +32,24 @@ struct Pooling {
   void run(Kernels& kernels, const Array<bf16>& x, int first, int count) {
     step = Step();
     step.run(first, count);
-    args.x = x.data() + static_cast<size_t>(first) * kDim;
-    kernels.compress(step.rows(), args);
+    const StepRows rows = step.rows();
+    const bf16* of_step = x.data() + static_cast<size_t>(first) * kDim;
+    if (args.ratio == 1) {
+      latent = rounded_product(kernels, rows, wkv.matrix, of_step);
+      args.main.latent = latent.data();
+    } else {
+      kv = exact_product(kernels, rows, wkv.matrix, of_step);
+      gate = exact_product(kernels, rows, wgate.matrix, of_step);
+      args.main.kv = kv.data();
+      args.main.gate = gate.data();
+    }
+    kernels.compress(rows, args);
   }
   std::vector<float> entry(int j) const { return entries.get(step.rows(), 0, j); }
 
   Weight wkv, wgate;
-  Array<bf16> norm;
+  Array<float> kv, gate;
+  Array<bf16> latent, norm;
   Array<float> state;
   Pages entries;
   Step step;
@@ -193,14 +201,14 @@ TEST_P(Compress, IndexKeysComeFromTheLatentBeforeRope) {
 // V4: own compressor, RoPE on the last 64 of 128, Walsh-Hadamard, then fp4.
 TEST_P(Compress, V4IndexKeysAreTransformed) {
   Pooling p(4, true, RecordFormat::kV4Fp8, 14, random_values(10, 0.2f), random_values(11, 0.2f));
-  const Weight wkv =
-      bf16_weight(2 * kIndexDim, kDim, [](int o, int k) { return o % kIndexDim == 3 && k == 0 ? 1.0f : 0.0f; });
-  const Weight wgate = bf16_weight(2 * kIndexDim, kDim, [](int, int) { return 0.0f; });
+  Array<float> kv(16 * 2 * kIndexDim);
+  const Array<float> gate(kv.size());
+  for (size_t i = 3; i < kv.size(); i += kIndexDim) kv[i] = 1;
   const Array<bf16> norm = constant_bf16(kIndexDim, 1);
   Array<float> state(14 * 2 * 2 * kIndexDim);
   Compressor compressor;
-  compressor.wkv = wkv.matrix;
-  compressor.wgate = wgate.matrix;
+  compressor.kv = kv.data();
+  compressor.gate = gate.data();
   compressor.norm = norm.data();
   compressor.width = kIndexDim;
   compressor.overlap = true;

@@ -6,29 +6,18 @@ namespace {
 
 using namespace testing;
 
-constexpr int kDim = 32;
-constexpr int kQueryLora = 32;
-
-// An indexer whose head h sees the key's dims 32 h .. 32 h + 31 through qr, and weighs heads by x.
-// qi[h] = one-hot 6 at dim 32 h, so dot = 6 * key[32 h] up to the head.
+// An indexer whose head h sees the key's dim 32 h: its query is 6 there, so dot = 6 * key[32 h].
 struct Indexer {
   Indexer(int position, int ratio, int topk, int heads = 2)
       : step(1, 4),
-        wq_b(fp8_weight(heads * kIndexDim, kQueryLora, 32, 32,
-                        [](int o, int k) { return k == 0 && o % kIndexDim == 32 * (o / kIndexDim) ? 6.0f : 0.0f; })),
-        weights_proj(bf16_weight(heads, kDim, [](int o, int k) { return o == k ? 1.0f : 0.0f; })),
         keys(RecordFormat::kIndexMxfp4, 4, ratio),
-        x(kDim),
-        qr(kQueryLora),
+        queries(static_cast<size_t>(heads) * kIndexDim),
+        head_weights(constant_bf16(static_cast<size_t>(heads), 1)),
         picks(static_cast<size_t>(topk), 99) {
     step.run(position, 1);
-    qr[0] = float_to_bf16(1);
-    for (int h = 0; h < heads; ++h) x[h] = float_to_bf16(1);
-    args = {.x = x.data(),
-            .qr = qr.data(),
-            .dim = kDim,
-            .wq_b = wq_b.matrix,
-            .weights_proj = weights_proj.matrix,
+    for (int h = 0; h < heads; ++h) queries[h * kIndexDim + 32 * h] = float_to_bf16(6);
+    args = {.queries = queries.data(),
+            .head_weights = head_weights.data(),
             .heads = heads,
             .ratio = ratio,
             .rope = &table_b(),
@@ -46,9 +35,8 @@ struct Indexer {
   }
 
   Step step;
-  Weight wq_b, weights_proj;
   Pages keys;
-  Array<bf16> x, qr;
+  Array<bf16> queries, head_weights;
   Array<int32_t> picks;
   IndexArgs args;
 };
@@ -82,8 +70,8 @@ TEST_P(Index, ReluIsPerHeadAndBeforeTheWeight) {
   indexer.key(1, 0.5f, 0);
   EXPECT_EQ(indexer.run(*kernels), (std::vector<int32_t>{0}));
   // A negative head weight turns a high dot into a low score; a negative dot stays 0.
-  indexer.x[0] = float_to_bf16(-1);
-  indexer.x[1] = float_to_bf16(0);
+  indexer.head_weights[0] = float_to_bf16(-1);
+  indexer.head_weights[1] = float_to_bf16(0);
   indexer.key(0, 2, 0);
   indexer.key(1, -2, 0);
   EXPECT_EQ(indexer.run(*kernels), (std::vector<int32_t>{1}));
@@ -145,16 +133,14 @@ TEST_P(Index, AFaultyKeyIsTheLastChoiceAndAFaultyQueryStillPicks) {
   for (int j = 0; j < 6; ++j) indexer.key(j, 1);
   indexer.keys.set(indexer.step.rows(), 0, 0, record_values({{0, NAN}}, kIndexDim));
   EXPECT_EQ(indexer.run(*kernels), (std::vector<int32_t>{1, 2, 3}));
-  indexer.qr[0] = float_to_bf16(NAN);
+  indexer.queries[0] = float_to_bf16(NAN);
   EXPECT_EQ(indexer.run(*kernels), (std::vector<int32_t>{0, 1, 2}));
 }
 
 // The Walsh transform keeps dot products: with it on both sides the order of well separated scores is the same.
 TEST_P(Index, TheQueryIsTurnedTransformedAndQuantised) {
   Indexer indexer(5, 1, 1, 1);
-  const Weight wq_b =
-      fp8_weight(kIndexDim, kQueryLora, 32, 32, [](int o, int k) { return o == 64 && k == 0 ? 6.0f : 0.0f; });
-  indexer.args.wq_b = wq_b.matrix;
+  std::swap(indexer.queries[0], indexer.queries[64]);
   indexer.args.hadamard = true;
   for (int j = 0; j < 6; ++j) {
     // Key j is what dim 64 turned by position j transforms to; the query stands at position 5.

@@ -34,26 +34,38 @@ class Sublayer {
     Array<bf16> in(x), qr(count * kQueryLora), q(count * kHeads * kHeadDim), out(q.size()), y(count * kDim);
     Records kv(window_, rows.count);
     Array<int32_t> picks(count * kTopk);
-    kernels_.project_qkv(rows, {.x = in.data(),
-                                .dim = kDim,
-                                .wq_a = wq_a_.matrix,
-                                .wq_b = wq_b_.matrix,
-                                .wkv = wkv_.matrix,
-                                .q_norm = norm_.data(),
-                                .kv_norm = norm_.data(),
-                                .q_head_norm = v4_,
-                                .norm_eps = 1e-6f,
-                                .rope = &table_b(),
-                                .heads = kHeads,
-                                .qr = qr.data(),
-                                .q = q.data(),
-                                .kv = kv.block});
-    compress(rows, in);
-    kernels_.index(rows, {.x = in.data(),
-                          .qr = qr.data(),
-                          .dim = kDim,
-                          .wq_b = index_wq_b_.matrix,
-                          .weights_proj = weights_proj_.matrix,
+    Array<float> main_kv(count * main_width()), main_gate(main_kv.size());
+    Array<float> index_kv(count * 2 * kIndexDim), index_gate(index_kv.size());
+    Array<bf16> index_queries(count * kHeads * kIndexDim), head_weights(count * kHeads);
+    QkvArgs qkv{.x = in.data(),
+                .dim = kDim,
+                .wq_a = wq_a_.matrix,
+                .wq_b = wq_b_.matrix,
+                .wkv = wkv_.matrix,
+                .q_norm = norm_.data(),
+                .kv_norm = norm_.data(),
+                .q_head_norm = v4_,
+                .norm_eps = 1e-6f,
+                .rope = &table_b(),
+                .heads = kHeads,
+                .qr = qr.data(),
+                .q = q.data(),
+                .kv = kv.block};
+    qkv.of_x[0] = {.weights = pool_kv_.matrix, .exact = main_kv.data()};
+    qkv.of_x[1] = {.weights = pool_gate_.matrix, .exact = main_gate.data()};
+    // The first rows of the larger generation's.
+    qkv.of_x[0].weights.out = qkv.of_x[1].weights.out = main_width();
+    if (v4_) {
+      qkv.of_x[2] = {.weights = index_kv_.matrix, .exact = index_kv.data()};
+      qkv.of_x[3] = {.weights = index_gate_.matrix, .exact = index_gate.data()};
+    }
+    qkv.of_x[4] = {.weights = weights_proj_.matrix, .rounded = head_weights.data()};
+    qkv.of_qr = {.weights = index_wq_b_.matrix, .rounded = index_queries.data()};
+    kernels_.project_qkv(rows, qkv);
+    compress(rows, {.kv = main_kv.data(), .gate = main_gate.data()},
+             {.kv = index_kv.data(), .gate = index_gate.data()});
+    kernels_.index(rows, {.queries = index_queries.data(),
+                          .head_weights = head_weights.data(),
                           .heads = kHeads,
                           .ratio = ratio_,
                           .hadamard = v4_,
@@ -88,25 +100,16 @@ class Sublayer {
 
   int main_width() const { return (v4_ ? 2 : 1) * kHeadDim; }
 
-  void compress(const StepRows& rows, const Array<bf16>& x) {
-    Compressor main;
-    main.wkv = pool_kv_.matrix;
-    main.wgate = pool_gate_.matrix;
-    main.wkv.out = main.wgate.out = main_width();  // the first rows of the larger generation's
+  void compress(const StepRows& rows, Compressor main, Compressor index) {
     main.norm = norm_.data();
     main.width = kHeadDim;
     main.overlap = v4_;
     main.state = {state_.data(), static_cast<size_t>(kCapacity) * 2 * main_width(), kCapacity};
-    Compressor index;
-    index.wkv = index_kv_.matrix;
-    index.wgate = index_gate_.matrix;
     index.norm = norm_.data();
     index.width = kIndexDim;
     index.overlap = true;
     index.state = {index_state_.data(), static_cast<size_t>(kCapacity) * 2 * 2 * kIndexDim, kCapacity};
-    kernels_.compress(rows, {.x = x.data(),
-                             .dim = kDim,
-                             .ratio = ratio_,
+    kernels_.compress(rows, {.ratio = ratio_,
                              .norm_eps = 1e-6f,
                              .rope = &table_b(),
                              .main = main,

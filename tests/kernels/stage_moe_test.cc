@@ -4,6 +4,7 @@
 #include <random>
 #include <string>
 
+#include "base/format.h"
 #include "kernels/stage_support.h"
 #include "numerics/quantize.h"
 
@@ -417,6 +418,59 @@ TEST_P(Experts, ManyRowsHaveTheBitsOfFewAtPublishedWidths) {
   if (GetParam().name != std::string("cuda")) GTEST_SKIP() << "for GPUs: minutes elsewhere";
   WideExperts(1, 4096, 2048, true, 128).expect_same_bits(*kernels, std::vector<int32_t>(100));
   WideExperts(1, 5120, 2304, true, 32).expect_same_bits(*kernels, std::vector<int32_t>(100));
+}
+
+// With a router the stage is route() and then the experts of what it chose.
+TEST_P(Experts, RouteFirstWhereThereIsARouter) {
+  constexpr int kCount = 7, kTopk = 3;
+  const WideExperts experts(kCount, 384, 256, true, 128);
+  const Weight gate = bf16_weight(kCount, experts.dim, random_values(31, 0.2f));
+  const Array<float> bias = {0.1f, 0, -0.1f, 0.3f, 0, 0, 0.2f};
+  Array<int64_t> table(10 * kTopk);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int64_t>((i / kTopk + 2 * (i % kTopk)) % kCount);
+  for (const bool hash : {false, true}) {
+    for (const int rows : {1, 6, 9, 40}) {
+      SCOPED_TRACE(format("{} rows, {}", rows, hash ? "hash" : "scores"));
+      Step step;
+      std::vector<int32_t> tokens(static_cast<size_t>(rows));
+      for (int row = 0; row < rows; ++row) tokens[row] = row % 10;
+      step.run(5, rows).tokens(tokens);
+      const auto pairs = static_cast<size_t>(rows) * kTopk, values = static_cast<size_t>(rows) * experts.dim;
+      const Array<bf16> x = Random(8).bf16s(values);
+      Array<int32_t> ids[2] = {Array<int32_t>(pairs, -1), Array<int32_t>(pairs, -1)};
+      Array<float> weights[2] = {Array<float>(pairs), Array<float>(pairs)};
+      Array<bf16> y[2] = {Array<bf16>(values), Array<bf16>(values)};
+      for (const int together : {0, 1}) {
+        const RouteArgs router{.x = x.data(),
+                               .dim = experts.dim,
+                               .gate = gate.matrix,
+                               .bias = hash ? nullptr : bias.data(),
+                               .tid2eid = hash ? table.data() : nullptr,
+                               .experts = kCount,
+                               .topk = kTopk,
+                               .scale = 1.5f,
+                               .ids = ids[together].data(),
+                               .weights = weights[together].data()};
+        if (together == 0) kernels->route(step.rows(), router);
+        kernels->experts(step.rows(), {.router = together == 0 ? nullptr : &router,
+                                       .x = x.data(),
+                                       .dim = experts.dim,
+                                       .inter = experts.inter,
+                                       .experts = experts.list.data(),
+                                       .expert_count = kCount,
+                                       .ids = ids[together].data(),
+                                       .weights = weights[together].data(),
+                                       .topk = kTopk,
+                                       .shared = experts.list.back(),
+                                       .limit = 7,
+                                       .y = y[together].data()});
+      }
+      EXPECT_EQ(ids[1].vector(), ids[0].vector());
+      EXPECT_EQ(weights[1].vector(), weights[0].vector());
+      EXPECT_EQ(y[1].vector(), y[0].vector());
+      EXPECT_TRUE(std::any_of(y[0].data(), y[0].data() + values, [](bf16 v) { return v != 0; }));
+    }
+  }
 }
 
 TEST_P(Experts, SumsTheChosenAndTheSharedExpertOnceEach) {

@@ -218,6 +218,16 @@ TEST_P(Streams, HeadTakesTheChosenRowsAndReportsTheHiddenStateBeforeItsNorm) {
   args.mix = {fn.data(), base.data(), scale.data()};
   kernels->head(step.rows(), args);
   EXPECT_NEAR(bf16_to_float(hidden[2]), 0.5, 1e-2);
+
+  // The best tokens as choose() gives them: none of a row that is not finite.
+  Array<int32_t> best(2, -7), chosen_apart(2, -7);
+  args.best = best.data();
+  args.collapse_with = collapse.data();
+  stream[2 * kStreams * kDim + kDim + 2] = float_to_bf16(NAN);
+  kernels->head(step.rows(), args);
+  kernels->choose(step.rows(), {.logits = logits.data(), .count = 2, .vocab = 4, .best = chosen_apart.data()});
+  EXPECT_EQ(best.vector(), (std::vector<int32_t>{-1, 0}));
+  EXPECT_EQ(best.vector(), chosen_apart.vector());
 }
 
 TEST_P(Streams, MarkovAddsTheBiasOfThePreviousTokenAndScoresHiddenAndEmbedding) {

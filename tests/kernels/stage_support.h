@@ -284,4 +284,20 @@ inline const RopeFrequencies& table_b() {
   return table;
 }
 
+// The product of x [rows, weights.in] as project_qkv makes it for other stages, alone.
+inline Array<float> exact_product(Kernels& kernels, const StepRows& rows, const Matrix& weights, const bf16* x) {
+  Array<float> y(static_cast<size_t>(rows.count) * static_cast<size_t>(weights.out));
+  QkvArgs args{.x = x, .dim = weights.in, .rope = &table_a()};
+  args.of_x[0] = {.weights = weights, .exact = y.data()};
+  kernels.project_qkv(rows, args);
+  return y;
+}
+inline Array<bf16> rounded_product(Kernels& kernels, const StepRows& rows, const Matrix& weights, const bf16* x) {
+  Array<bf16> y(static_cast<size_t>(rows.count) * static_cast<size_t>(weights.out));
+  QkvArgs args{.x = x, .dim = weights.in, .rope = &table_a()};
+  args.of_x[0] = {.weights = weights, .rounded = y.data()};
+  kernels.project_qkv(rows, args);
+  return y;
+}
+
 }  // namespace onelane::testing

@@ -144,21 +144,15 @@ TEST_P(CandidateTest, AgreesWithTheReferenceOnEveryNumberOfExperts) {
 // -- the indexer, exact
 // ---------------------------------------------------------------------------------------------------
 
-// With projections that have one input per output, queries and weights are the same to the bit whatever the order of
-// sums; then so are scores, picks and candidates. Ties are frequent: keys repeat.
+// Given queries and weights, scores are exact, and so are picks and candidates. Ties are frequent: keys repeat.
 TEST_P(CandidateTest, PicksAreExact) {
   constexpr int kHeads = 7;
-  constexpr int kWide = kHeads * kIndexDim;
-  constexpr int kDim = 32;
   Random random(11);
-  const Weight wq_b = bf16_weight(kWide, kWide, diagonal(1));
-  const Weight weights_proj =
-      bf16_weight(kHeads, kDim, [](int o, int k) { return o == k ? (o % 3 == 2 ? -0.7f : 1.3f) : 0; });
   Step step(2, 3);
   step.run(0, 1, 1).run(317, 67, 0);
   const StepRows rows = step.rows();
-  const Array<bf16> x = random.bf16s(rows.count * kDim);
-  const Array<bf16> qr = random.bf16s(rows.count * kWide, 3);
+  const Array<bf16> queries = random.bf16s(rows.count * kHeads * kIndexDim, 3);
+  const Array<bf16> head_weights = random.bf16s(rows.count * kHeads);
   const std::unique_ptr<Kernels> reference = make_reference_kernels();
   const std::unique_ptr<Kernels> candidate = make();
   for (const int ratio : {1, 2, 4}) {
@@ -176,11 +170,8 @@ TEST_P(CandidateTest, PicksAreExact) {
                                          Array<uint32_t>(rows.count * 2, 0x55adb6f7u)};
         for (int i = 0; i < 2; ++i) {
           (i == 0 ? *reference : *candidate)
-              .index(rows, {.x = x.data(),
-                            .qr = qr.data(),
-                            .dim = kDim,
-                            .wq_b = wq_b.matrix,
-                            .weights_proj = weights_proj.matrix,
+              .index(rows, {.queries = queries.data(),
+                            .head_weights = head_weights.data(),
                             .heads = kHeads,
                             .ratio = ratio,
                             .hadamard = ratio == 4,

@@ -53,8 +53,8 @@ class GuidedKernels : public ForwardingKernels {
     const auto picks = golden_.get<int32_t>("layers." + std::to_string(layer()) + ".picks");
     std::copy(picks.begin(), picks.end(), args.picks);
   }
-  void route(const StepRows& rows, const RouteArgs& args) override {
-    inner_.route(rows, args);
+  void experts(const StepRows& rows, const ExpertsArgs& args) override {
+    inner_.experts(rows, args);
     const auto ids = golden_.get<int32_t>("layers." + std::to_string(layer()) + ".router_ids");
     int different = 0;
     for (int row = 0; row < rows.count; ++row) {

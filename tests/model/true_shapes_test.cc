@@ -47,6 +47,8 @@ class WatchingKernels : public ForwardingKernels {
     if (args.qr != nullptr) keep("project_qkv qr", args.qr, args.wq_a.out);
     if (args.q != nullptr) keep("project_qkv q", args.q, args.heads * kHeadDim);
     keep("project_qkv record", args.kv.data(0), record_data_bytes(args.kv.format));
+    for (const SideProduct& side : args.of_x) keep_side("project_qkv of x", side);
+    keep_side("project_qkv of qr", args.of_qr);
   }
   void index(const StepRows& rows, const IndexArgs& args) override {
     inner_.index(rows, args);
@@ -60,13 +62,10 @@ class WatchingKernels : public ForwardingKernels {
     inner_.project_out(rows, args);
     keep("project_out", args.y, args.wo_b.out);
   }
-  void route(const StepRows& rows, const RouteArgs& args) override {
-    inner_.route(rows, args);
-    keep("route ids", args.ids, args.topk);
-    keep("route weights", args.weights, args.topk);
-  }
   void experts(const StepRows& rows, const ExpertsArgs& args) override {
     inner_.experts(rows, args);
+    keep("route ids", args.ids, args.topk);
+    keep("route weights", args.weights, args.topk);
     keep("experts", args.y, args.dim);
   }
   void engram(const StepRows& rows, const EngramArgs& args) override {
@@ -84,6 +83,10 @@ class WatchingKernels : public ForwardingKernels {
     Made made{format("{}: {}", made_.size(), stage), std::vector<std::byte>(static_cast<size_t>(width) * sizeof(T))};
     inner_.memory().copy(made.bytes.data(), data, made.bytes.size());
     made_.push_back(std::move(made));
+  }
+  void keep_side(const char* stage, const SideProduct& side) {
+    if (side.exact != nullptr) keep(stage, side.exact, side.weights.out);
+    if (side.rounded != nullptr) keep(stage, side.rounded, side.weights.out);
   }
   std::vector<Made> made_;
 };

@@ -69,7 +69,15 @@ class DeferredKernels final : public ForwardingKernels {
     later(rows, &Kernels::project_out, args);
   }
   void route(const StepRows& rows, const RouteArgs& args) override { later(rows, &Kernels::route, args); }
-  void experts(const StepRows& rows, const ExpertsArgs& args) override { later(rows, &Kernels::experts, args); }
+  void experts(const StepRows& rows, const ExpertsArgs& args) override {
+    check(rows);
+    std::optional<RouteArgs> router;
+    if (args.router != nullptr) router = *args.router;
+    queue_.emplace_back([this, step = step_, own = args, router]() mutable {
+      if (router) own.router = &*router;
+      inner_.experts(step->rows, own);
+    });
+  }
   void engram(const StepRows& rows, const EngramArgs& args) override { later(rows, &Kernels::engram, args); }
   void head(const StepRows& rows, const HeadArgs& args) override {
     HeadArgs own = args;

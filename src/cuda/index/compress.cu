@@ -1,4 +1,4 @@
-// Compressed entries and index keys of an owner layer (spec/model.md 3.3 to 3.5): the products of all rows, then a
+// Compressed entries and index keys of an owner layer (spec/model.md 3.3 to 3.5), of products that project_qkv made: a
 // block for each group that ends in this step and one for each row that later groups need.
 //
 // Rows of a long run are saved by a second launch: a row's place in the state may still be read by a group of this
@@ -8,7 +8,6 @@
 // state, while the products still run.
 #include "base/check.h"
 #include "cuda/index/vectors.h"
-#include "cuda/linear/multiply.h"
 #include "cuda/linear/rms_norm.h"
 #include "cuda/stages.h"
 
@@ -19,7 +18,7 @@ constexpr int kThreads = kHeadDim;  // a channel each
 constexpr int kWarps = kThreads / 32;
 constexpr int kBatch = 8;  // pooling rows that are asked for at once
 
-// A compressor and what its products gave.
+// A compressor (kernels.h) as its kernel has it.
 struct Pooler {
   const float* kv;     // [rows, stored]
   const float* gate;   // [rows, stored], without the position bias
@@ -304,6 +303,18 @@ __global__ void __launch_bounds__(kThreads) compress_rows(const __grid_constant_
   }
 }
 
+Pooler pooler_of(const Compressor& compressor) {
+  return {.kv = compressor.kv,
+          .gate = compressor.gate,
+          .latent = compressor.latent,
+          .ape = compressor.ape,
+          .norm = compressor.norm,
+          .width = compressor.width,
+          .stored = compressor.stored(),
+          .overlap = compressor.overlap,
+          .state = compressor.state};
+}
+
 // Whether no row that a run of so many can save lies where one of its groups reads: the newest takes the place of the
 // one `capacity` before it, and the oldest that a group reads is `lookback` - 1 before the run.
 bool saves_at_once(const Compressor& compressor, int ratio, int rows) {
@@ -323,38 +334,13 @@ void compress(const Stage& stage, const CompressArgs& args) {
                    .ratio = args.ratio,
                    .norm_eps = args.norm_eps,
                    .rope = *args.rope,
+                   .poolers = of_keys == nullptr ? 1 : 2,
+                   .pooler = {pooler_of(args.main)},
                    .entries = args.entries,
                    .keys = args.keys,
                    .wk = args.wk ? reinterpret_cast<const bf16*>(args.wk.data) : nullptr,
                    .k_norm = args.k_norm};
-  Product products[4];
-  size_t used = 0;
-  const auto product = [&](const Matrix& weights) -> Product& {
-    products[used] = {.weights = &weights, .x = args.x, .x_stride = args.dim, .rows = rows, .y_stride = weights.out};
-    return products[used++];
-  };
-  const auto summed = [&](const Matrix& weights) {
-    return product(weights).exact = stage.workspace->take<float>(static_cast<size_t>(rows) * weights.out);
-  };
-  const auto describe = [&](const Compressor& compressor, Pooler& pooler) {
-    pooler.ape = compressor.ape;
-    pooler.norm = compressor.norm;
-    pooler.width = compressor.width;
-    pooler.stored = compressor.wkv.out;
-    pooler.overlap = compressor.overlap;
-    pooler.state = compressor.state;
-    if (args.ratio == 1) {
-      const size_t values = static_cast<size_t>(rows) * compressor.width;
-      pooler.latent = product(compressor.wkv).rounded = stage.workspace->take<bf16>(values);
-    } else {
-      pooler.kv = summed(compressor.wkv);
-      pooler.gate = summed(compressor.wgate);
-    }
-  };
-  describe(args.main, params.pooler[0]);
-  if (of_keys != nullptr) describe(*of_keys, params.pooler[1]);
-  params.poolers = of_keys == nullptr ? 1 : 2;
-  multiply_all(stage, {products, used});
+  if (of_keys != nullptr) params.pooler[1] = pooler_of(*of_keys);
 
   const auto run_tasks = [&](int first, int count) {
     launch(stage, "compress_rows", compress_rows, dim3(rows, count), dim3(kThreads), 0, params, first);

@@ -225,14 +225,14 @@ struct Part {
   bool works;
 
   // `most`: of the entries that the group's rows see. Where there are few, a block has a row alone and all of its warps
-  // other keys, so that more blocks have something to do.
+  // other keys, or half of them where that makes enough blocks, so that more have something to do.
   __device__ __forceinline__ Part(int rows, int most) {
     const int walkers = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-    constexpr int kShortTile = kWarps * kWarpKeys, kLongTile = kLongWarps * kWarpKeys;
-    const int short_tiles = (most + kShortTile - 1) / kShortTile;
-    const bool few = short_tiles * rows <= walkers;
-    key_warps = few ? kWarps : kLongWarps;
-    tiles = few ? short_tiles : (most + kLongTile - 1) / kLongTile;
+    constexpr int kWholeTile = kWarps * kWarpKeys, kHalfTile = kLongWarps * kWarpKeys;
+    const int whole_tiles = (most + kWholeTile - 1) / kWholeTile, half_tiles = (most + kHalfTile - 1) / kHalfTile;
+    const bool few = whole_tiles * rows <= walkers;
+    key_warps = few && half_tiles * rows > walkers ? kWarps : kLongWarps;
+    tiles = key_warps == kWarps ? whole_tiles : half_tiles;
     works = block < (few ? tiles * rows : tiles);
     first = few && works ? block / tiles : 0;
     count = few ? 1 : rows;
@@ -319,7 +319,7 @@ void score_entries(const Stage& stage, const IndexQueries& queries, const IndexC
   const int groups = (scores.rows + rows_a_block - 1) / rows_a_block;
   // As many as have something to do, whether rows are apart or together (Part).
   const int most = scores.stride + kWarpKeys - 1;
-  const int useful = std::max(most / (kLongWarps * kWarpKeys) + 1, rows_a_block * (most / (kWarps * kWarpKeys) + 1));
+  const int useful = rows_a_block * (most / (kLongWarps * kWarpKeys) + 1);
   const int walkers = std::max(1, std::min(useful, stage.processors / groups));
   launch(stage, "score_tiles", score_tiles, dim3(walkers, groups), dim3(kThreads), rows_a_block * row_bytes, stage.rows,
          queries, choice, scores, rows_a_block);

@@ -1,4 +1,6 @@
 // Queries and window records: the products, and what is done to their rows between and after them.
+#include <vector>
+
 #include "base/check.h"
 #include "cuda/linear/multiply.h"
 #include "cuda/linear/rms_norm.h"
@@ -125,39 +127,60 @@ void launch_norms(const Stage& stage, RecordFormat format, int rows, const NormA
   }
 }
 
-}  // namespace
+Product product_of(const Matrix& w, const bf16* x, int rows, bf16* rounded, float* exact = nullptr) {
+  return {.weights = &w, .x = x, .x_stride = w.in, .rows = rows, .rounded = rounded, .exact = exact, .y_stride = w.out};
+}
 
-void project_qkv(const Stage& stage, const QkvArgs& args) {
+void make_queries(const Stage& stage, const QkvArgs& args, const float* angles) {
+  ONELANE_CHECK(args.wq_b.out == args.heads * kHeadDim, "wq_b must give 512 values per head");
   const int rows = stage.rows.count;
-  if (rows == 0) return;
-  const float* angles = stage.angles(*args.rope);
-  bf16* kv = stage.workspace->take<bf16>(static_cast<size_t>(rows) * kHeadDim);
-  const auto product = [&](const Matrix& w, const bf16* x, int64_t x_stride, bf16* y) {
-    return Product{.weights = &w, .x = x, .x_stride = x_stride, .rows = rows, .rounded = y, .y_stride = w.out};
-  };
-  const bool queries = static_cast<bool>(args.wq_a);
-  if (queries) {
-    ONELANE_CHECK(args.wq_b.out == args.heads * kHeadDim, "wq_b must give 512 values per head");
-    multiply(stage, {product(args.wq_a, args.x, args.dim, args.qr), product(args.wkv, args.x, args.dim, kv)});
-  } else {
-    multiply(stage, {product(args.wkv, args.x, args.dim, kv)});
-  }
-  launch_norms(stage, args.kv.format, rows,
-               {.qr = queries ? args.qr : nullptr,
-                .q_norm = args.q_norm,
-                .q_lora = args.wq_a.out,
-                .kv = kv,
-                .kv_norm = args.kv_norm,
-                .angles = angles,
-                .eps = args.norm_eps,
-                .data = args.kv.data(0),
-                .scales = args.kv.scales(0)});
-  stage.reach();
-  if (!queries) return;
-  multiply(stage, {product(args.wq_b, args.qr, args.wq_a.out, args.q)});
+  // Blocks of this product stay until it ends. Some multiprocessors are left to the kernels between the indexer's
+  // queries and its picks, which are short and wait for each other. Those of one row need next to none.
+  Stage shared = stage;
+  if (rows > 1 && args.of_qr.weights && stage.reached != nullptr) shared.processors -= stage.processors / 8;
+  multiply(shared, {product_of(args.wq_b, args.qr, rows, args.q)});
   const int64_t warps = static_cast<int64_t>(rows) * args.heads;
   launch(stage, "finish_queries", finish_queries, dim3(static_cast<unsigned>((32 * warps + kThreads - 1) / kThreads)),
          dim3(kThreads), 0, args.q, warps, args.heads, args.q_head_norm, args.norm_eps, angles);
+}
+
+}  // namespace
+
+void project_qkv(const Stage& stage, const Stage& beside, const QkvArgs& args) {
+  const int rows = stage.rows.count;
+  if (rows == 0) return;
+  const float* angles = stage.angles(*args.rope);
+  std::vector<Product> sides, of_x;
+  for (const SideProduct& side : args.of_x) {
+    if (side.weights) sides.push_back(product_of(side.weights, args.x, rows, side.rounded, side.exact));
+  }
+  const bool queries = static_cast<bool>(args.wq_a), records = static_cast<bool>(args.wkv);
+  bf16* kv = stage.workspace->take<bf16>(records ? static_cast<size_t>(rows) * kHeadDim : 0);
+  if (queries) of_x.push_back(product_of(args.wq_a, args.x, rows, args.qr));
+  if (records) of_x.push_back(product_of(args.wkv, args.x, rows, kv));
+  multiply_all(stage, of_x);
+  ONELANE_CHECK(records || !queries, "queries come with records");
+  if (records) {
+    launch_norms(stage, args.kv.format, rows,
+                 {.qr = queries ? args.qr : nullptr,
+                  .q_norm = args.q_norm,
+                  .q_lora = args.wq_a.out,
+                  .kv = kv,
+                  .kv_norm = args.kv_norm,
+                  .angles = angles,
+                  .eps = args.norm_eps,
+                  .data = args.kv.data(0),
+                  .scales = args.kv.scales(0)});
+  }
+  // Ahead of the queries: the indexer has a way to go with them, and attention waits for both.
+  if (args.of_qr.weights) {
+    multiply(stage, {product_of(args.of_qr.weights, args.qr, rows, args.of_qr.rounded, args.of_qr.exact)});
+  }
+  stage.reach();
+  if (queries) make_queries(stage, args, angles);
+  // Last, so that they take what room the others leave: nobody needs them soon.
+  multiply_all(beside, sides);
+  beside.reach();
 }
 
 }  // namespace onelane::cuda

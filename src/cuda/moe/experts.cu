@@ -36,6 +36,7 @@ __global__ void sum_pairs(const bf16* pairs, int rows, int topk, int dim, bf16* 
 void experts(const Stage& stage, const ExpertsArgs& args, const ExpertPointers* device_experts) {
   const moe::ExpertsCall call{&stage, &args, device_experts};
   if (call.rows() == 0) return;
+  if (args.router != nullptr) route(stage, *args.router);
   ONELANE_CHECK(args.dim % 32 == 0 && args.inter % 32 == 0, "experts are whole blocks of 32 wide");
   const auto take_pairs = [&] { return stage.workspace->take<bf16>(static_cast<size_t>(call.pairs()) * args.dim); };
   bf16* pairs = nullptr;

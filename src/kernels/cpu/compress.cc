@@ -24,17 +24,18 @@ struct Group {
   RopeAngles angles;
 };
 
-// One compressor in this step: its rows [rows, 2 * wkv.out], kv then gate, and where older rows are.
+// One compressor in this step: its rows [rows, 2 * stored], kv then gate with its position bias, and where older rows
+// are.
 struct Pooling {
   const Compressor* compressor;
   int ratio;
-  int stored;   // wkv.out
-  float* rows;  // [rows, stride]
-  size_t stride;
+  int stored;
+  float* rows;  // null for ratio 1
 
+  size_t stride() const { return static_cast<size_t>(2 * stored); }
   const float* row(const RowRun& run, int position) const {
     if (position >= run.first_position) {
-      return rows + static_cast<size_t>(run.first_row + position - run.first_position) * stride;
+      return rows + static_cast<size_t>(run.first_row + position - run.first_position) * stride();
     }
     return state_row(run.slot, position);
   }
@@ -47,67 +48,34 @@ struct Pooling {
 
 Pooling MakePooling(Context& context, const StepRows& rows, const CompressArgs& args, const Compressor& compressor,
                     size_t slot) {
-  const int stored = compressor.wkv.out;
-  ONELANE_CHECK(stored == (compressor.overlap ? 2 : 1) * compressor.width, "an overlapping compressor has two halves");
-  ONELANE_CHECK(stored % kOutputs == 0 && compressor.wkv.in == args.dim, "wkv takes x");
-  ONELANE_CHECK(args.ratio == 1 || compressor.wgate.out == stored, "a gate for every value");
+  const int stored = compressor.stored();
   ONELANE_CHECK(args.ratio * (compressor.overlap ? 2 : 1) <= kMostPooled, "too many tokens in a group");
-  const size_t stride = static_cast<size_t>(args.ratio == 1 ? stored : 2 * stored);
-  return {&compressor, args.ratio, stored, context.scratch<float>(slot, static_cast<size_t>(rows.count) * stride),
-          stride};
-}
-
-// The matrices of up to two compressors as one range of outputs.
-struct Part {
-  const Matrix* matrix;
-  float* out;
-  size_t stride;
-};
-
-void ProjectParts(Context& context, const CompressArgs& args, int rows, const Part* parts, int count) {
-  // Where entries are the products, rounded, sums in float and a bound do; gates and what they weigh stay floats.
-  const int block = args.ratio == 1 && args.dim % kWeightBlock == 0 && rows >= kPanelRows ? kAsFloats : 0;
-  const Activations x = MakeActivations(context, args.x, rows, args.dim, block);
-  const Panels panels = MakePanels(context, args.dim);
-  int64_t outputs = 0;
-  for (int i = 0; i < count; ++i) outputs += parts[i].matrix->out;
-  context.parallel(outputs, kOutputs, outputs * args.dim * rows, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
-    int64_t first = 0;
-    for (int i = 0; i < count; ++i) {
-      const int64_t last = first + parts[i].matrix->out;
-      const int64_t from = std::max(begin, first);
-      const int64_t to = std::min(end, last);
-      if (from < to) {
-        Matrix matrix = *parts[i].matrix;
-        matrix.act_block = block;
-        Product(matrix, static_cast<int>(from - first), static_cast<int>(to - first), x.row, rows, panels.of(share),
-                ToFloat{parts[i].out, parts[i].stride});
-      }
-      first = last;
-    }
-  });
-}
-
-void AddPositionBias(const StepRows& rows, const Pooling& pooling) {
-  const float* ape = pooling.compressor->ape;
-  if (ape == nullptr) return;
+  Pooling pooling{&compressor, args.ratio, stored, nullptr};
+  if (args.ratio == 1) return pooling;
+  pooling.rows = context.scratch<float>(slot, static_cast<size_t>(rows.count) * pooling.stride());
   for (int row = 0; row < rows.count; ++row) {
-    float* gate = pooling.rows + static_cast<size_t>(row) * pooling.stride + pooling.stored;
-    const float* bias = ape + offset(rows.position[row] % pooling.ratio, pooling.stored);
-    for (int c = 0; c < pooling.stored; ++c) gate[c] += bias[c];
+    const float* gate = compressor.gate + offset(row, stored);
+    float* to = std::copy_n(compressor.kv + offset(row, stored), stored,
+                            pooling.rows + static_cast<size_t>(row) * pooling.stride());
+    if (compressor.ape == nullptr) {
+      std::copy_n(gate, stored, to);
+      continue;
+    }
+    const float* bias = compressor.ape + offset(rows.position[row] % args.ratio, stored);
+    for (int c = 0; c < stored; ++c) to[c] = gate[c] + bias[c];
   }
+  return pooling;
 }
 
 // latent = rmsnorm(round(entry)) of one group, floats [width].
 void PoolGroup(const Pooling& pooling, const Group& group, float eps, float* latent) {
-  const DF d;
   const DD dd;
   const DH dh;
   const int width = pooling.compressor->width;
   const int begin = group.entry * pooling.ratio;
   if (pooling.ratio == 1) {
-    const float* kv = pooling.row(*group.run, begin);
-    for (int c = 0; c < width; c += N) hn::StoreU(RoundBf16(d, hn::LoadU(d, kv + c)), d, latent + c);
+    const int row = group.run->first_row + begin - group.run->first_position;
+    WidenRow(pooling.compressor->latent + offset(row, width), width, latent);
     return RmsNormRow(latent, pooling.compressor->norm, width, eps);
   }
   // kv and gate of the pooled tokens, at the first of the channels they contribute. With overlap the group before gives
@@ -149,7 +117,7 @@ void SaveState(const StepRows& rows, const Pooling& pooling) {
     const RowRun& run = rows.runs[i];
     const int end = run.first_position + run.count;
     for (int position = std::max(run.first_position, end - capacity); position < end; ++position) {
-      std::memcpy(pooling.state_row(run.slot, position), pooling.row(run, position), pooling.stride * sizeof(float));
+      std::memcpy(pooling.state_row(run.slot, position), pooling.row(run, position), pooling.stride() * sizeof(float));
     }
   }
 }
@@ -160,21 +128,6 @@ void Compress(Context& context, const StepRows& rows, const CompressArgs& args) 
   const bool own_keys = args.index_compressor != nullptr;
   Pooling keys{};
   if (own_keys) keys = MakePooling(context, rows, args, *args.index_compressor, kIndexSlot);
-
-  Part parts[4];
-  int part_count = 0;
-  const auto add_parts = [&](const Pooling& pooling) {
-    parts[part_count++] = {&pooling.compressor->wkv, pooling.rows, pooling.stride};
-    if (args.ratio > 1)
-      parts[part_count++] = {&pooling.compressor->wgate, pooling.rows + pooling.stored, pooling.stride};
-  };
-  add_parts(main);
-  if (own_keys) add_parts(keys);
-  ProjectParts(context, args, rows.count, parts, part_count);
-  if (args.ratio > 1) {
-    AddPositionBias(rows, main);
-    if (own_keys) AddPositionBias(rows, keys);
-  }
 
   Group* groups = context.scratch<Group>(kGroupSlot, static_cast<size_t>(rows.count));
   int count = 0;

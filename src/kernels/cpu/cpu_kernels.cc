@@ -26,9 +26,15 @@ class CpuKernels final : public Kernels {
     cpu::project_out(context_, rows, args);
   }
   void route(const StepRows& rows, const RouteArgs& args) override { cpu::route(context_, rows, args); }
-  void experts(const StepRows& rows, const ExpertsArgs& args) override { cpu::experts(context_, rows, args); }
+  void experts(const StepRows& rows, const ExpertsArgs& args) override {
+    if (args.router != nullptr) cpu::route(context_, rows, *args.router);
+    cpu::experts(context_, rows, args);
+  }
   void engram(const StepRows& rows, const EngramArgs& args) override { cpu::engram(context_, rows, args); }
-  void head(const StepRows& rows, const HeadArgs& args) override { cpu::head(context_, rows, args); }
+  void head(const StepRows& rows, const HeadArgs& args) override {
+    cpu::head(context_, rows, args);
+    if (args.best != nullptr) cpu::choose(context_, choice_of(args));
+  }
   void main_input(const StepRows& rows, const MainInputArgs& args) override { cpu::main_input(context_, rows, args); }
   void markov(const StepRows& rows, const MarkovArgs& args) override { cpu::markov(context_, rows, args); }
   void choose(const StepRows& /*rows*/, const ChooseArgs& args) override { cpu::choose(context_, args); }

@@ -229,26 +229,19 @@ Queries MakeQueries(Context& context, const StepRows& rows, const IndexArgs& arg
   float* weights = context.scratch<float>(kWeightSlot, row_heads);
   auto* queries = context.scratch<QueryHead>(kHeadSlot, row_heads);
 
-  const Activations qr = MakeActivations(context, args.qr, rows.count, args.wq_b.in, args.wq_b.act_block);
-  const Activations x = MakeActivations(context, args.x, rows.count, args.dim, args.weights_proj.act_block, kRow2Slot);
-  SharedProduct(context, args.weights_proj, x, rows.count, ToFloat{weights, static_cast<size_t>(heads)});
   const auto head_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(kIndexDim) * heads));
-  for (size_t i = 0; i < row_heads; ++i) weights[i] = round_bf16(round_bf16(weights[i]) * head_scale);
+  for (size_t i = 0; i < row_heads; ++i) weights[i] = round_bf16(bf16_to_float(args.head_weights[i]) * head_scale);
 
   const RopeAngles* angles = context.row_angles(*args.rope, rows);
-  const Panels panels = MakePanels(context, args.wq_b.in);
-  context.parallel(heads, 1, ProductWork(args.wq_b, rows.count), [&](int share, int64_t begin, int64_t end) HWY_ATTR {
-    const ToFloat store{qi, static_cast<size_t>(heads) * kIndexDim};
-    ProductBf16(args.wq_b, static_cast<int>(begin) * kIndexDim, static_cast<int>(end) * kIndexDim, qr.row, rows.count,
-                panels.of(share), store);
-    for (int row = 0; row < rows.count; ++row) {
-      for (int64_t head = begin; head < end; ++head) {
-        const size_t at = offset(row, heads) + static_cast<size_t>(head);
-        float* q = qi + at * kIndexDim;
-        RopeRow(q, kIndexDim, angles[row]);
-        if (args.hadamard) Hadamard(q);
-        QuantiseQuery(q, queries[at]);
-      }
+  constexpr int kHeadWork = 16 * kIndexDim;
+  const auto count = static_cast<int64_t>(row_heads);
+  context.parallel(count, 1, count * kHeadWork, [&](int, int64_t begin, int64_t end) HWY_ATTR {
+    for (int64_t at = begin; at < end; ++at) {
+      float* q = qi + offset(at, kIndexDim);
+      WidenRow(args.queries + offset(at, kIndexDim), kIndexDim, q);
+      RopeRow(q, kIndexDim, angles[at / heads]);
+      if (args.hadamard) Hadamard(q);
+      QuantiseQuery(q, queries[at]);
     }
   });
   return {queries, weights, heads};
@@ -402,8 +395,6 @@ void TakeRuns(Context& context, const StepRows& rows, const IndexArgs& args, con
 }
 
 void Index(Context& context, const StepRows& rows, const IndexArgs& args) {
-  ONELANE_CHECK(args.wq_b.out == args.heads * kIndexDim, "wq_b must give 128 values per head");
-  ONELANE_CHECK(args.weights_proj.out == args.heads, "one weight per head");
   const Queries queries = MakeQueries(context, rows, args);
   int largest = 0;
   for (int i = 0; i < rows.run_count; ++i) largest = std::max(largest, rows.runs[i].count);

@@ -42,11 +42,53 @@ void ProjectDown(Context& context, int rows, const QkvArgs& args, float* qr, flo
   });
 }
 
+// Widths in which the activations of a side product are quantised, or how else they are taken.
+int ActBlock(const SideProduct& side, int rows) {
+  if (side.weights.kind != Matrix::Kind::kBf16) return side.weights.act_block;
+  // Where a product is rounded, sums in float and a bound do.
+  const bool as_floats = side.rounded != nullptr && side.weights.in % kWeightBlock == 0 && rows >= kPanelRows;
+  return as_floats ? kAsFloats : 0;
+}
+
+// Those that take their activations alike are one range of outputs.
+void ProjectSides(Context& context, const SideProduct* sides, int count, const bf16* from, int rows) {
+  bool done[QkvArgs::kSides] = {};
+  for (int first = 0; first < count; ++first) {
+    if (done[first] || !sides[first].weights) continue;
+    const int block = ActBlock(sides[first], rows), width = sides[first].weights.in;
+    const auto alike = [&](int i) { return !done[i] && sides[i].weights && ActBlock(sides[i], rows) == block; };
+    int64_t outputs = 0;
+    for (int i = first; i < count; ++i) outputs += alike(i) ? sides[i].weights.out : 0;
+    const Activations x = MakeActivations(context, from, rows, width, block);
+    const Panels panels = MakePanels(context, width);
+    context.parallel(outputs, kOutputs, outputs * width * rows, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
+      int64_t before = 0;  // outputs of the sides ahead
+      for (int i = first; i < count; ++i) {
+        if (!alike(i)) continue;
+        Matrix matrix = sides[i].weights;
+        matrix.act_block = block;
+        const auto stride = static_cast<size_t>(matrix.out);
+        const auto from_output = static_cast<int>(std::max(begin - before, int64_t{0}));
+        const auto to_output = static_cast<int>(std::min(end - before, int64_t{matrix.out}));
+        ONELANE_CHECK(before % kOutputs == 0, "outputs of a side product are whole tiles, but for the last one's");
+        before += matrix.out;
+        if (from_output >= to_output) continue;
+        if (sides[i].exact != nullptr) {
+          Product(matrix, from_output, to_output, x.row, rows, panels.of(share), ToFloat{sides[i].exact, stride});
+        } else {
+          Product(matrix, from_output, to_output, x.row, rows, panels.of(share), ToBf16{sides[i].rounded, stride});
+        }
+      }
+    });
+    for (int i = count - 1; i >= first; --i) done[i] = done[i] || alike(i);
+  }
+}
+
 void ClearPadding(float* row, int width) {
   for (int i = width; i < padded(width); ++i) row[i] = 0;
 }
 
-void ProjectQkv(Context& context, const StepRows& rows, const QkvArgs& args) {
+void ProjectRecordsAndQueries(Context& context, const StepRows& rows, const QkvArgs& args) {
   ONELANE_CHECK(args.wkv.out == kHeadDim, "wkv must give 512 values");
   const int q_lora = args.wq_a ? args.wq_a.out : 0;
   float* kv = context.scratch<float>(kKvSlot, offset(rows.count, kHeadDim));
@@ -96,6 +138,12 @@ void ProjectQkv(Context& context, const StepRows& rows, const QkvArgs& args) {
       }
     }
   });
+}
+
+void ProjectQkv(Context& context, const StepRows& rows, const QkvArgs& args) {
+  ProjectSides(context, args.of_x, QkvArgs::kSides, args.x, rows.count);
+  if (args.wkv) ProjectRecordsAndQueries(context, rows, args);
+  ProjectSides(context, &args.of_qr, 1, args.qr, rows.count);
 }
 
 void ProjectOut(Context& context, const StepRows& rows, const ProjectOutArgs& args) {

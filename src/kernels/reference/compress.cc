@@ -18,11 +18,9 @@ class PoolingRows {
   PoolingRows(const StepRows& rows, const CompressArgs& args, const Compressor& compressor)
       : rows_(rows),
         state_(compressor.state),
-        stored_(compressor.wkv.out),
-        kv_(multiply(compressor.wkv, args.x, rows.count)),
-        gate_(multiply(compressor.wgate, args.x, rows.count)) {
-    ONELANE_CHECK(stored_ == (compressor.overlap ? 2 : 1) * compressor.width,
-                  "an overlapping compressor has two halves");
+        stored_(compressor.stored()),
+        kv_(compressor.kv),
+        gate_(compressor.gate, compressor.gate + offset(rows.count, stored_)) {
     if (compressor.ape == nullptr) return;
     for (int row = 0; row < rows.count; ++row) {
       const float* ape = compressor.ape + offset(rows.position[row] % args.ratio, stored_);
@@ -32,7 +30,7 @@ class PoolingRows {
 
   const float* kv(const RowRun& run, int position) const {
     if (position < run.first_position) return state_row(run.slot, position);
-    return kv_.data() + offset(run.first_row + position - run.first_position, stored_);
+    return kv_ + offset(run.first_row + position - run.first_position, stored_);
   }
   const float* gate(const RowRun& run, int position) const {
     if (position < run.first_position) return state_row(run.slot, position) + stored_;
@@ -61,8 +59,8 @@ class PoolingRows {
   const StepRows& rows_;
   CompressorState state_;
   int stored_;
-  std::vector<float> kv_;
-  std::vector<float> gate_;
+  const float* kv_;
+  std::vector<float> gate_;  // with the position bias
 };
 
 // One pooled token: its position, and the first of the channels it contributes.
@@ -106,9 +104,8 @@ void for_each_latent(const StepRows& rows, const CompressArgs& args, const Compr
     visit(run, entry, latent);
   };
   if (args.ratio == 1) {
-    const std::vector<bf16> kv = multiply_rounded(compressor.wkv, args.x, rows.count);
     for (int row = 0; row < rows.count; ++row) {
-      const auto first = kv.begin() + static_cast<std::ptrdiff_t>(offset(row, compressor.width));
+      const bf16* first = compressor.latent + offset(row, compressor.width);
       finish(rows.runs[rows.run_of[row]], rows.position[row], {first, first + compressor.width});
     }
     return;

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "kernels/reference/linear.h"
 #include "kernels/reference/stages.h"
 #include "kernels/reference/vector_ops.h"
 #include "numerics/formats.h"
@@ -20,11 +19,11 @@ constexpr int kBlock = 32;
 using IndexVector = std::array<float, kIndexDim>;
 
 // One row's query heads after RoPE, Hadamard and fp4.
-std::vector<IndexVector> quantised_queries(const IndexArgs& args, bf16* qi, int position) {
+std::vector<IndexVector> quantised_queries(const IndexArgs& args, std::vector<bf16> qi, int position) {
   const RopeAngles angles = rope_angles(*args.rope, position);
   std::vector<IndexVector> queries(args.heads);
   for (int h = 0; h < args.heads; ++h) {
-    bf16* head = qi + offset(h, kIndexDim);
+    bf16* head = qi.data() + offset(h, kIndexDim);
     rope_tail(head, kIndexDim, angles);
     if (args.hadamard) hadamard(head);
     std::array<std::byte, record_bytes(RecordFormat::kIndexMxfp4)> bytes;
@@ -89,9 +88,6 @@ void apply_candidates(const IndexArgs& args, const uint32_t* bits, std::vector<f
 }  // namespace
 
 void index(const StepRows& rows, const IndexArgs& args) {
-  ONELANE_CHECK(args.wq_b.out == args.heads * kIndexDim, "wq_b must give 128 values per head");
-  std::vector<bf16> qi = multiply_rounded(args.wq_b, args.qr, rows.count);
-  const std::vector<bf16> projected = multiply_rounded(args.weights_proj, args.x, rows.count);
   const auto head_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(kIndexDim) * args.heads));
   std::vector<float> weights(args.heads);
   IndexVector key;
@@ -99,10 +95,11 @@ void index(const StepRows& rows, const IndexArgs& args) {
   for (int row = 0; row < rows.count; ++row) {
     const int position = rows.position[row];
     const int slot = rows.runs[rows.run_of[row]].slot;
+    const bf16* qi = args.queries + offset(row, args.heads * kIndexDim);
     const std::vector<IndexVector> queries =
-        quantised_queries(args, qi.data() + offset(row, args.heads * kIndexDim), position);
+        quantised_queries(args, {qi, qi + offset(args.heads, kIndexDim)}, position);
     for (int h = 0; h < args.heads; ++h) {
-      weights[h] = round_bf16(bf16_to_float(projected[offset(row, args.heads) + h]) * head_scale);
+      weights[h] = round_bf16(bf16_to_float(args.head_weights[offset(row, args.heads) + h]) * head_scale);
     }
     std::vector<float> scores((position + 1) / args.ratio);
     for (size_t j = 0; j < scores.size(); ++j) {

@@ -29,13 +29,23 @@ void project_queries(const StepRows& rows, const QkvArgs& args) {
   }
 }
 
+void project_side(const SideProduct& side, const bf16* x, int rows) {
+  if (!side.weights) return;
+  const std::vector<float> sums = multiply(side.weights, x, rows);
+  if (side.exact != nullptr) std::copy(sums.begin(), sums.end(), side.exact);
+  if (side.rounded != nullptr) std::transform(sums.begin(), sums.end(), side.rounded, float_to_bf16);
+}
+
 }  // namespace
 
 void project_qkv(const StepRows& rows, const QkvArgs& args) {
+  for (const SideProduct& side : args.of_x) project_side(side, args.x, rows.count);
   if (args.wq_a) {
     ONELANE_CHECK(args.wq_b.out == args.heads * kHeadDim, "wq_b must give 512 values per head");
     project_queries(rows, args);
   }
+  project_side(args.of_qr, args.qr, rows.count);
+  if (!args.wkv) return;
   std::vector<bf16> kv = multiply_rounded(args.wkv, args.x, rows.count);
   for (int row = 0; row < rows.count; ++row) {
     bf16* values = kv.data() + offset(row, kHeadDim);

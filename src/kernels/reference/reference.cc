@@ -19,9 +19,15 @@ class ReferenceKernels final : public Kernels {
   void commit(const StepRows& rows, const CommitArgs& args) override { reference::commit(rows, args); }
   void project_out(const StepRows& rows, const ProjectOutArgs& args) override { reference::project_out(rows, args); }
   void route(const StepRows& rows, const RouteArgs& args) override { reference::route(rows, args); }
-  void experts(const StepRows& rows, const ExpertsArgs& args) override { reference::experts(rows, args); }
+  void experts(const StepRows& rows, const ExpertsArgs& args) override {
+    if (args.router != nullptr) reference::route(rows, *args.router);
+    reference::experts(rows, args);
+  }
   void engram(const StepRows& rows, const EngramArgs& args) override { reference::engram(rows, args); }
-  void head(const StepRows& rows, const HeadArgs& args) override { reference::head(rows, args); }
+  void head(const StepRows& rows, const HeadArgs& args) override {
+    reference::head(rows, args);
+    if (args.best != nullptr) reference::choose(choice_of(args));
+  }
   void main_input(const StepRows& rows, const MainInputArgs& args) override { reference::main_input(rows, args); }
   void markov(const StepRows& rows, const MarkovArgs& args) override { reference::markov(rows, args); }
   void choose(const StepRows& /*rows*/, const ChooseArgs& args) override { reference::choose(args); }
