@@ -1,6 +1,7 @@
 // The bytes and operations of `onelane bench step`, by hand.
 #include "cli/step_cost.h"
 
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -133,6 +134,58 @@ TEST(StepCost, ACompressorReadsItsProductsAndKeepsThem) {
   args.entries.format = RecordFormat::kV4Fp8;
   const double groups = (1006 / 4 - 1000 / 4) + (52 / 4 - 50 / 4);
   EXPECT_EQ(cost_of(step.rows, args).bytes, 2 * 8 * 2 * 4 * 1024 + 2 * 512 + groups * 584);
+}
+
+// Stages that do nothing, for a meter to count.
+class IdleKernels final : public ForwardingKernels {
+ public:
+  using ForwardingKernels::ForwardingKernels;
+  void finish() override {}
+  void project_qkv(const StepRows&, const QkvArgs&) override {}
+  void experts(const StepRows&, const ExpertsArgs&) override {}
+};
+
+TEST(StepMeter, NamesStagesByWhatTheyMake) {
+  const TwoRuns step;
+  const auto cpu = make_cpu_kernels(1);
+  IdleKernels idle(*cpu);
+  StepMeter meter(idle);
+  meter.set(StepMeter::Mode::kCosts);
+  meter.part("target");
+
+  float exact = 0;
+  bf16 rounded = 0;
+  QkvArgs qkv{.dim = 256, .wkv = fp8(512, 256, 32)};
+  qkv.kv.format = RecordFormat::kV41Fp8;
+  meter.project_qkv(step.rows, qkv);
+  qkv.wq_a = fp8(64, 256, 32);
+  qkv.wq_b = fp8(4 * 512, 64, 32);
+  meter.project_qkv(step.rows, qkv);
+  qkv.of_x[4] = {.weights = plain(4, 256), .rounded = &rounded};
+  qkv.of_qr = {.weights = fp8(512, 64, 32), .rounded = &rounded};
+  meter.project_qkv(step.rows, qkv);
+  qkv.of_x[0] = {.weights = plain(512, 256), .exact = &exact};
+  meter.project_qkv(step.rows, qkv);
+  qkv.of_qr = {};
+  meter.project_qkv(step.rows, qkv);
+
+  const std::vector<ExpertWeights> weights(2, {fp4(128, 256), fp4(256, 128), fp4(128, 256)});
+  const std::vector<int32_t> ids(8, 1);
+  RouteArgs router{.dim = 256, .gate = plain(2, 256), .experts = 2, .topk = 1};
+  ExpertsArgs experts{.dim = 256, .inter = 128, .experts = weights.data(), .expert_count = 2, .ids = ids.data()};
+  experts.topk = 1;
+  meter.experts(step.rows, experts);
+  experts.router = &router;
+  meter.experts(step.rows, experts);
+  const int64_t table = 0;
+  router.tid2eid = &table;
+  meter.experts(step.rows, experts);
+
+  std::vector<std::string> names;
+  for (const StageEntry& entry : meter.take()) names.push_back(entry.stage);
+  EXPECT_EQ(names, (std::vector<std::string>{"project_qkv, kv alone", "project_qkv", "project_qkv, index",
+                                             "project_qkv, pooled, index", "project_qkv, pooled", "experts",
+                                             "route, experts", "route by hash, experts"}));
 }
 
 TEST(StepReport, MediansOfStepsAndMeansOfCosts) {

@@ -34,6 +34,7 @@ void ComparingKernels::add_record(Regions& regions, const char* name, const Reco
 
 void ComparingKernels::run(const char* stage, const Regions& regions, Bound bound,
                            const std::function<void(Kernels&)>& call) {
+  if (regions.empty()) return;
   const auto each = [&](auto visit) {
     for (const Region& region : regions) {
       visit(static_cast<std::byte*>(region.data), region.row_bytes * static_cast<size_t>(region.rows));

@@ -82,22 +82,13 @@ TEST_P(GoldenAttention, Compress) {
       for (const int rows : cut) {
         step = Step();
         step.run(done, rows);
-        const bf16* of_step = x.data() + static_cast<size_t>(done) * spec.hidden;
-        Array<float> products[4];
-        Array<bf16> latent;
-        const auto make = [&](Compressor& compressor, const CompressorWeights& of, Array<float>* kv) {
-          if (!of.wgate) {
-            latent = rounded_product(*kernels, step.rows(), of.wkv, of_step);
-            compressor.latent = latent.data();
-            return;
-          }
-          kv[0] = exact_product(*kernels, step.rows(), of.wkv, of_step);
-          kv[1] = exact_product(*kernels, step.rows(), of.wgate, of_step);
-          compressor.kv = kv[0].data();
-          compressor.gate = kv[1].data();
-        };
-        make(main, w.compressor, products);
-        if (w.index_compressor.wkv) make(index_keys, w.index_compressor, products + 2);
+        QkvArgs qkv{
+            .x = x.data() + static_cast<size_t>(done) * spec.hidden, .dim = spec.hidden, .rope = &rope(l.index)};
+        PoolProducts products, index_products;
+        products.ask(rows, w.compressor.wkv, w.compressor.wgate, qkv.of_x, main);
+        if (w.index_compressor.wkv)
+          index_products.ask(rows, w.index_compressor.wkv, w.index_compressor.wgate, qkv.of_x + 2, index_keys);
+        kernels->project_qkv(step.rows(), qkv);
         kernels->compress(step.rows(), {.ratio = l.ratio,
                                         .norm_eps = spec.rms_eps,
                                         .rope = &rope(l.index),

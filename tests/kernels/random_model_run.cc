@@ -33,16 +33,18 @@ struct RandomModel::Work {
         ids(rows * kExperts),
         weights(rows * kExperts),
         logits(rows * kVocab),
+        best(rows),
         hidden(rows * dim),
         taps(rows * 2 * dim),
         main_x(rows * dim) {}
-  Array<bf16> stream, x, y, qr, q, attended, index_queries, head_weights, latents;
+  Array<bf16> stream, x, y, qr, q, attended, index_queries, head_weights;
   Array<float> pre, ffn_pre, post, comb;
-  Array<float> pooled[4];
+  PoolProducts pooled, index_pooled;
   Array<int32_t> picks;
   Array<uint32_t> candidates;
   Array<int32_t> ids;
   Array<float> weights, logits;
+  Array<int32_t> best;
   Array<bf16> hidden, taps, main_x;
   std::unique_ptr<Records> kv;
   const StepRows* step = nullptr;
@@ -82,25 +84,10 @@ void RandomModel::attention(Kernels& kernels, ModelCaches& caches, const StepRow
               .qr = work.qr.data(),
               .q = work.q.data(),
               .kv = work.kv->block};
-  const auto ask = [&](const Pooler& pooler, Compressor& compressor, int side) {
-    if (!pooler.wgate.matrix) {
-      work.latents = Array<bf16>(static_cast<size_t>(rows.count) * pooler.wkv.matrix.out);
-      qkv.of_x[side] = {.weights = pooler.wkv.matrix, .rounded = work.latents.data()};
-      compressor.latent = work.latents.data();
-      return;
-    }
-    for (int i = 0; i < 2; ++i) {
-      const Matrix& weights = i == 0 ? pooler.wkv.matrix : pooler.wgate.matrix;
-      Array<float>& products = work.pooled[side + i];
-      products = Array<float>(static_cast<size_t>(rows.count) * weights.out);
-      qkv.of_x[side + i] = {.weights = weights, .exact = products.data()};
-      (i == 0 ? compressor.kv : compressor.gate) = products.data();
-    }
-  };
   Compressor main = l.main.compressor, index = l.index.compressor;
   const bool own_keys = static_cast<bool>(l.index.wkv.matrix);
-  if (l.compresses) ask(l.main, main, 0);
-  if (own_keys) ask(l.index, index, 2);
+  if (l.compresses) work.pooled.ask(rows.count, l.main.wkv.matrix, l.main.wgate.matrix, qkv.of_x, main);
+  if (own_keys) work.index_pooled.ask(rows.count, l.index.wkv.matrix, l.index.wgate.matrix, qkv.of_x + 2, index);
   if (l.indexes) {
     qkv.of_x[4] = {.weights = l.index_weights.matrix, .rounded = work.head_weights.data()};
     qkv.of_qr = {.weights = l.index_wq_b.matrix, .rounded = work.index_queries.data()};
@@ -276,9 +263,11 @@ void RandomModel::run(Kernels& kernels, ModelCaches& caches, Step& step, Trace* 
                       .norm = norm_.data(),
                       .head = head_.matrix,
                       .hidden = work.hidden.data(),
-                      .logits = work.logits.data()});
+                      .logits = work.logits.data(),
+                      .best = work.best.data()});
   work.note("hidden", work.hidden, dim_);
   work.note("logits", work.logits, kVocab);
+  work.note("best", work.best, 1);
   draft(kernels, caches, rows, work);
   if (!with_draft) return;
   kernels.attend(rows, {.q = work.q.data(),

@@ -1,5 +1,7 @@
 // Window, sink, rotation and rings of the attention stages, case by case (spec/model.md 3.1, 4.4, 6.4).
 #include <limits>
+#include <tuple>
+#include <utility>
 
 #include "base/format.h"
 #include "kernels/stage_support.h"
@@ -261,69 +263,143 @@ TEST_P(ProjectQkv, NormalisesQueryHeadsOnlyWhereTheModelDoes) {
   EXPECT_EQ(std::vector<std::byte>(kv.memory.data(), kv.memory.data() + kv.memory.size()), with_queries);
 }
 
-// What it makes for other stages are plain products of x and of qr, in any number, and the same beside any rows.
-TEST_P(ProjectQkv, SideProductsAreProductsOfItsRows) {
-  constexpr int kDim = 256, kLora = 128, kMostRows = 70;
-  constexpr int kOuts[] = {64, 96, 32, 512, 7};
-  Random random(7);
-  const Array<bf16> x = random.bf16s(kMostRows * kDim), qr = random.bf16s(kMostRows * kLora);
+// What it makes for other stages: by place of x exact, rounded or not at all (bits), and of qr.
+struct AskedSides {
+  unsigned exact, rounded;
+  bool of_qr;
+};
+constexpr AskedSides kV4Sides = {0b01111, 0b10000, true};
+
+struct Sides {
+  static constexpr int kDim = 256, kLora = 128, kQueries = 384;
+  static constexpr int kOuts[QkvArgs::kSides] = {64, 96, 32, 512, 7};
+
+  Sides() {
+    for (const int out : kOuts) weights.push_back(bf16_weight(out, kDim, random_values(20 + out, 0.3f)));
+  }
+  void ask(const AskedSides& asked, int rows, QkvArgs& args) {
+    for (int i = 0; i < QkvArgs::kSides; ++i) {
+      const auto count = static_cast<size_t>(rows) * kOuts[i];
+      exact[i] = Array<float>((asked.exact >> i & 1) != 0 ? count : 0, NAN);
+      rounded[i] = Array<bf16>((asked.rounded >> i & 1) != 0 ? count : 0, 0x7fc0);
+      args.of_x[i] = {};
+      if (exact[i].size() > 0) args.of_x[i] = {.weights = weights[i].matrix, .exact = exact[i].data()};
+      if (rounded[i].size() > 0) args.of_x[i] = {.weights = weights[i].matrix, .rounded = rounded[i].data()};
+    }
+    queries = Array<bf16>(asked.of_qr ? static_cast<size_t>(rows) * kQueries : 0, 0x7fc0);
+    args.of_qr = {};
+    if (asked.of_qr) args.of_qr = {.weights = of_qr.matrix, .rounded = queries.data()};
+  }
+  std::vector<float> of_x(int i) const {
+    std::vector<float> values = exact[i].vector();
+    for (const bf16 value : rounded[i].vector()) values.push_back(bf16_to_float(value));
+    return values;
+  }
+  double product(int i, int out, const bf16* x) const {
+    const auto* w = reinterpret_cast<const bf16*>(weights[i].matrix.data) + out * kDim;
+    double sum = 0;
+    for (int k = 0; k < kDim; ++k) sum += static_cast<double>(bf16_to_float(w[k])) * bf16_to_float(x[k]);
+    return sum;
+  }
+
   std::vector<Weight> weights;
-  for (const int out : kOuts) weights.push_back(bf16_weight(out, kDim, random_values(20 + out, 0.3f)));
-  const Weight of_qr = fp8_weight(384, kLora, 32, 32, diagonal(0.5f));
-  for (int given = 1; given < 1 << 5; given += 6) {  // some of them, in either form
-    std::vector<std::vector<float>> largest;
+  Weight of_qr = fp8_weight(kQueries, kLora, 32, 32, diagonal(0.5f));
+  Array<float> exact[QkvArgs::kSides];
+  Array<bf16> rounded[QkvArgs::kSides], queries;
+};
+
+// Plain products of x and of qr, whichever of them are asked for, and the same beside any rows.
+TEST_P(ProjectQkv, SideProductsAreProductsOfItsRows) {
+  constexpr int kMostRows = 70;
+  Random random(7);
+  const Array<bf16> x = random.bf16s(kMostRows * Sides::kDim);
+  Array<bf16> qr = random.bf16s(kMostRows * Sides::kLora);
+  Sides sides;
+  // V4 with ratios 4 and 128, V4.1 with ratios 2 and 1 and without a compressor; then what no model asks for.
+  for (const AskedSides& asked :
+       {kV4Sides, AskedSides{0b00011, 0, false}, AskedSides{0b00011, 0b10000, true}, AskedSides{0, 0b10001, true},
+        AskedSides{0, 0b10000, true}, AskedSides{0, 0, true}, AskedSides{0b10101, 0b01010, false}}) {
+    std::vector<float> most[QkvArgs::kSides];
     for (const int rows : {kMostRows, 20, 6, 1}) {
-      SCOPED_TRACE(format("{} rows, those of {:b}", rows, given));
+      SCOPED_TRACE(format("{} rows, exact {:b}, rounded {:b}", rows, asked.exact, asked.rounded));
       Step step;
       step.run(3, rows);
-      QkvArgs args{.x = x.data(), .dim = kDim, .rope = &table_a(), .qr = const_cast<bf16*>(qr.data())};
-      Array<float> exact[5];
-      Array<bf16> rounded[5], queries(static_cast<size_t>(rows) * 384);
-      for (int i = 0; i < 5; ++i) {
-        if ((given >> i & 1) == 0) continue;
-        const auto count = static_cast<size_t>(rows) * static_cast<size_t>(kOuts[i]);
-        args.of_x[i].weights = weights[i].matrix;
-        if (i % 2 == 0) {
-          exact[i] = Array<float>(count, NAN);
-          args.of_x[i].exact = exact[i].data();
-        } else {
-          rounded[i] = Array<bf16>(count, 0x7fc0);
-          args.of_x[i].rounded = rounded[i].data();
-        }
-      }
-      args.of_qr = {.weights = of_qr.matrix, .rounded = queries.data()};
+      QkvArgs args{.x = x.data(), .dim = Sides::kDim, .rope = &table_a(), .qr = qr.data()};
+      sides.ask(asked, rows, args);
       kernels->project_qkv(step.rows(), args);
-      for (int i = 0; i < 5; ++i) {
-        if ((given >> i & 1) == 0) continue;
-        std::vector<float> got;
-        for (size_t n = 0; n < static_cast<size_t>(rows) * kOuts[i]; ++n) {
-          got.push_back(i % 2 == 0 ? exact[i][n] : bf16_to_float(rounded[i][n]));
+      for (int i = 0; i < QkvArgs::kSides; ++i) {
+        const std::vector<float> got = sides.of_x(i);
+        if (rows == kMostRows) most[i] = got;
+        EXPECT_TRUE(std::equal(got.begin(), got.end(), most[i].begin())) << "product " << i;
+        const int width = Sides::kOuts[i];
+        for (size_t at = 0; at < got.size(); at += 29) {
+          const auto row = static_cast<int>(at) / width, out = static_cast<int>(at) % width;
+          const double sum = sides.product(i, out, x.data() + row * Sides::kDim);
+          const bool exact = sides.exact[i].size() > 0;
+          EXPECT_NEAR(got[at], sum, exact ? 1e-4 : 1e-4 + std::abs(sum) / 256) << "product " << i << " at " << at;
         }
-        if (rows == kMostRows) {
-          largest.resize(5);
-          largest[i] = got;
-          for (int row = 0; row < rows; row += 23) {
-            for (int out = 0; out < kOuts[i]; out += 5) {
-              double sum = 0;
-              for (int k = 0; k < kDim; ++k) {
-                const auto* w = reinterpret_cast<const bf16*>(weights[i].matrix.data) + out * kDim;
-                sum += static_cast<double>(bf16_to_float(w[k])) * bf16_to_float(x[row * kDim + k]);
-              }
-              EXPECT_NEAR(got[row * kOuts[i] + out], sum, i % 2 == 0 ? 1e-4 : 1e-4 + std::abs(sum) / 200);
-            }
-          }
-        }
-        EXPECT_TRUE(std::equal(got.begin(), got.end(), largest[i].begin())) << "product " << i;
       }
-      for (int row = 0; row < rows; row += 5) {
-        std::vector<float> low(kLora);
-        for (int k = 0; k < kLora; ++k) low[k] = bf16_to_float(qr[row * kLora + k]);
+      for (int row = 0; asked.of_qr && row < rows; row += 5) {
+        std::vector<float> low(Sides::kLora);
+        for (int k = 0; k < Sides::kLora; ++k) low[k] = bf16_to_float(qr[row * Sides::kLora + k]);
         requantize_fp8(low, 32);
-        for (int k = 0; k < kLora; ++k) {
-          EXPECT_EQ(bf16_to_float(queries[row * 384 + k]), round_bf16(0.5f * low[k]));
+        for (int k = 0; k < Sides::kLora; ++k) {
+          EXPECT_EQ(bf16_to_float(sides.queries[row * Sides::kQueries + k]), round_bf16(0.5f * low[k]));
         }
       }
     }
+  }
+}
+
+// Beside queries and records they have the bits they have alone, and so have those; of qr means of the qr just made.
+TEST_P(ProjectQkv, SideProductsAndItsOwnLeaveEachOtherAlone) {
+  constexpr int kHeads = 2;
+  Random random(8);
+  const Array<bf16> norm = constant_bf16(kHeadDim, 1);
+  const Weight wq_a = fp8_weight(Sides::kLora, Sides::kDim, 32, 32, random_values(4, 0.1f));
+  const Weight wq_b = fp8_weight(kHeads * kHeadDim, Sides::kLora, 32, 32, random_values(5, 1));
+  const Weight wkv = fp8_weight(kHeadDim, Sides::kDim, 32, 32, random_values(6, 0.1f));
+  Sides sides;
+  for (const int rows : {1, 6, 20, 70}) {
+    SCOPED_TRACE(format("{} rows", rows));
+    Step step;
+    step.run(9, rows);
+    const Array<bf16> x = random.bf16s(static_cast<size_t>(rows) * Sides::kDim);
+    Array<bf16> qr(static_cast<size_t>(rows) * Sides::kLora), q(static_cast<size_t>(rows) * kHeads * kHeadDim);
+    const Records kv(kWindowFormat, rows);
+    QkvArgs args{.x = x.data(),
+                 .dim = Sides::kDim,
+                 .wq_a = wq_a.matrix,
+                 .wq_b = wq_b.matrix,
+                 .wkv = wkv.matrix,
+                 .q_norm = norm.data(),
+                 .kv_norm = norm.data(),
+                 .norm_eps = 1e-6f,
+                 .rope = &table_a(),
+                 .heads = kHeads,
+                 .qr = qr.data(),
+                 .q = q.data(),
+                 .kv = kv.block};
+    const auto own = [&] {
+      const std::vector<std::byte> records(kv.memory.data(), kv.memory.data() + kv.memory.size());
+      return std::tuple(qr.vector(), q.vector(), records);
+    };
+    const auto of_sides = [&] {
+      std::vector<std::vector<float>> values;
+      for (int i = 0; i < QkvArgs::kSides; ++i) values.push_back(sides.of_x(i));
+      return std::pair(values, sides.queries.vector());
+    };
+    kernels->project_qkv(step.rows(), args);
+    const auto own_alone = own();
+    sides.ask(kV4Sides, rows, args);
+    kernels->project_qkv(step.rows(), args);
+    EXPECT_TRUE(own() == own_alone);
+    const auto beside = of_sides();
+    QkvArgs alone{.x = x.data(), .dim = Sides::kDim, .rope = &table_a(), .qr = qr.data()};
+    sides.ask(kV4Sides, rows, alone);
+    kernels->project_qkv(step.rows(), alone);
+    EXPECT_TRUE(of_sides() == beside);
+    EXPECT_TRUE(own() == own_alone);
   }
 }
 

@@ -12,10 +12,10 @@ constexpr int kDim = 32;
 
 // A compressor over x whose dims 0.. say what kv and gate are; a record of its entries.
 struct Pooling {
-  Pooling(int ratio, bool overlap, RecordFormat format, int capacity, std::function<float(int, int)> of_kv,
-          std::function<float(int, int)> of_gate)
-      : wkv(bf16_weight((overlap ? 2 : 1) * kHeadDim, kDim, std::move(of_kv))),
-        wgate(bf16_weight(wkv.matrix.out, kDim, std::move(of_gate))),
+  Pooling(int ratio, bool overlap, RecordFormat format, int capacity, std::function<float(int, int)> kv,
+          std::function<float(int, int)> gate)
+      : wkv(bf16_weight((overlap ? 2 : 1) * kHeadDim, kDim, std::move(kv))),
+        wgate(bf16_weight(wkv.matrix.out, kDim, std::move(gate))),
         norm(constant_bf16(kHeadDim, 1)),
         state(static_cast<size_t>(capacity) * 2 * wkv.matrix.out, NAN),
         entries(format, 4, ratio) {
@@ -33,23 +33,16 @@ struct Pooling {
     step = Step();
     step.run(first, count);
     const StepRows rows = step.rows();
-    const bf16* of_step = x.data() + static_cast<size_t>(first) * kDim;
-    if (args.ratio == 1) {
-      latent = rounded_product(kernels, rows, wkv.matrix, of_step);
-      args.main.latent = latent.data();
-    } else {
-      kv = exact_product(kernels, rows, wkv.matrix, of_step);
-      gate = exact_product(kernels, rows, wgate.matrix, of_step);
-      args.main.kv = kv.data();
-      args.main.gate = gate.data();
-    }
+    QkvArgs qkv{.x = x.data() + static_cast<size_t>(first) * kDim, .dim = kDim, .rope = &table_b()};
+    products.ask(count, wkv.matrix, args.ratio == 1 ? Matrix{} : wgate.matrix, qkv.of_x, args.main);
+    kernels.project_qkv(rows, qkv);
     kernels.compress(rows, args);
   }
   std::vector<float> entry(int j) const { return entries.get(step.rows(), 0, j); }
 
   Weight wkv, wgate;
-  Array<float> kv, gate;
-  Array<bf16> latent, norm;
+  PoolProducts products;
+  Array<bf16> norm;
   Array<float> state;
   Pages entries;
   Step step;

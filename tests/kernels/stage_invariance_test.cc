@@ -34,8 +34,6 @@ class Sublayer {
     Array<bf16> in(x), qr(count * kQueryLora), q(count * kHeads * kHeadDim), out(q.size()), y(count * kDim);
     Records kv(window_, rows.count);
     Array<int32_t> picks(count * kTopk);
-    Array<float> main_kv(count * main_width()), main_gate(main_kv.size());
-    Array<float> index_kv(count * 2 * kIndexDim), index_gate(index_kv.size());
     Array<bf16> index_queries(count * kHeads * kIndexDim), head_weights(count * kHeads);
     QkvArgs qkv{.x = in.data(),
                 .dim = kDim,
@@ -51,19 +49,17 @@ class Sublayer {
                 .qr = qr.data(),
                 .q = q.data(),
                 .kv = kv.block};
-    qkv.of_x[0] = {.weights = pool_kv_.matrix, .exact = main_kv.data()};
-    qkv.of_x[1] = {.weights = pool_gate_.matrix, .exact = main_gate.data()};
     // The first rows of the larger generation's.
-    qkv.of_x[0].weights.out = qkv.of_x[1].weights.out = main_width();
-    if (v4_) {
-      qkv.of_x[2] = {.weights = index_kv_.matrix, .exact = index_kv.data()};
-      qkv.of_x[3] = {.weights = index_gate_.matrix, .exact = index_gate.data()};
-    }
+    Matrix pool_kv = pool_kv_.matrix, pool_gate = pool_gate_.matrix;
+    pool_kv.out = pool_gate.out = main_width();
+    PoolProducts products, index_products;
+    Compressor main, index;
+    products.ask(rows.count, pool_kv, pool_gate, qkv.of_x, main);
+    if (v4_) index_products.ask(rows.count, index_kv_.matrix, index_gate_.matrix, qkv.of_x + 2, index);
     qkv.of_x[4] = {.weights = weights_proj_.matrix, .rounded = head_weights.data()};
     qkv.of_qr = {.weights = index_wq_b_.matrix, .rounded = index_queries.data()};
     kernels_.project_qkv(rows, qkv);
-    compress(rows, {.kv = main_kv.data(), .gate = main_gate.data()},
-             {.kv = index_kv.data(), .gate = index_gate.data()});
+    compress(rows, main, index);
     kernels_.index(rows, {.queries = index_queries.data(),
                           .head_weights = head_weights.data(),
                           .heads = kHeads,

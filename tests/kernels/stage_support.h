@@ -284,14 +284,10 @@ inline const RopeFrequencies& table_b() {
   return table;
 }
 
-// The product of x [rows, weights.in] as project_qkv makes it for other stages, alone.
-inline Array<float> exact_product(Kernels& kernels, const StepRows& rows, const Matrix& weights, const bf16* x) {
-  Array<float> y(static_cast<size_t>(rows.count) * static_cast<size_t>(weights.out));
-  QkvArgs args{.x = x, .dim = weights.in, .rope = &table_a()};
-  args.of_x[0] = {.weights = weights, .exact = y.data()};
-  kernels.project_qkv(rows, args);
-  return y;
-}
+// -- products that project_qkv makes for other stages
+// ------------------------------------------------------------------
+
+// round(weights x), x [rows, weights.in].
 inline Array<bf16> rounded_product(Kernels& kernels, const StepRows& rows, const Matrix& weights, const bf16* x) {
   Array<bf16> y(static_cast<size_t>(rows.count) * static_cast<size_t>(weights.out));
   QkvArgs args{.x = x, .dim = weights.in, .rope = &table_a()};
@@ -299,5 +295,27 @@ inline Array<bf16> rounded_product(Kernels& kernels, const StepRows& rows, const
   kernels.project_qkv(rows, args);
   return y;
 }
+
+// What a compressor pools: kv and gate or, without wgate, latents.
+struct PoolProducts {
+  // Asks for them in the two places from `sides` on.
+  void ask(int rows, const Matrix& wkv, const Matrix& wgate, SideProduct* sides, Compressor& compressor) {
+    const auto count = static_cast<size_t>(rows) * static_cast<size_t>(wkv.out);
+    if (!wgate) {
+      latent = Array<bf16>(count);
+      sides[0] = {.weights = wkv, .rounded = latent.data()};
+      compressor.latent = latent.data();
+      return;
+    }
+    kv = Array<float>(count);
+    gate = Array<float>(count);
+    sides[0] = {.weights = wkv, .exact = kv.data()};
+    sides[1] = {.weights = wgate, .exact = gate.data()};
+    compressor.kv = kv.data();
+    compressor.gate = gate.data();
+  }
+  Array<float> kv, gate;
+  Array<bf16> latent;
+};
 
 }  // namespace onelane::testing
