@@ -225,7 +225,7 @@ def test_bench_step_accounts_for_a_step(tmp_path):
     assert plain["rows"] == 1 and not any(stage["part"] == "draft" for stage in plain["stages"])
     stages = {(stage["part"], stage["stage"]): stage for stage in drafting["stages"]}
     assert stages["chain", "markov"]["calls"] == stages["chain", "choose"]["calls"] == 5
-    assert stages["target", "experts"]["calls"] == data["layers"]
+    assert stages["target", "route, experts"]["calls"] == data["layers"]
     assert all(stage["us"] >= 0 for stage in stages.values())
     assert drafting["bytes"] > plain["bytes"] > 0 and drafting["tokens_per_s"] > 0
     assert drafting["bytes"] == pytest.approx(sum(stage.get("bytes", 0) for stage in stages.values()))
