@@ -101,8 +101,8 @@ void ThreadTeam::work() {
       wake_.wait(lock, [&] { return number() != seen; });
       sleepers_.fetch_sub(1, std::memory_order_seq_cst);
     }
+    seen = number();  // before the flag: whoever has seen the last number sees the flag too
     if (stopping_.load()) return;
-    seen = number();
     const int taken = take_shares(seen);
     if (taken > 0) done_.fetch_add(taken, std::memory_order_release);
   }
