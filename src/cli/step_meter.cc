@@ -30,6 +30,11 @@ std::string label_of(const IndexArgs& args) {
   return format("index, ratio {}{}", args.ratio, mode);
 }
 
+std::string label_of(const ExpertsArgs& args) {
+  if (args.router == nullptr) return "experts";
+  return args.router->tid2eid != nullptr ? "route by hash, experts" : "route, experts";
+}
+
 std::string label_of(const AttendArgs& args) {
   if (args.block_attention) return "attend, block";
   if (args.ratio == 0) return "attend, window";
@@ -146,10 +151,7 @@ void StepMeter::project_out(const StepRows& rows, const ProjectOutArgs& args) {
 }
 void StepMeter::experts(const StepRows& rows, const ExpertsArgs& args) {
   note(
-      args.router == nullptr            ? "experts"
-      : args.router->tid2eid != nullptr ? "route by hash, experts"
-                                        : "route, experts",
-      [&] { inner_.experts(rows, args); },
+      label_of(args), [&] { inner_.experts(rows, args); },
       [&] { return cost_of(rows, args, read(args.ids, static_cast<size_t>(rows.count * args.topk))); });
 }
 void StepMeter::engram(const StepRows& rows, const EngramArgs& args) {

@@ -211,7 +211,7 @@ struct SideProduct {
 //   rope(q[h][448:]), round kv = rmsnorm(round(wkv x)); rope(kv[448:]), round; record = encode(kv).
 // The draft ring (6.4) calls it with wq_a empty: then no queries are computed, and x = main_x. Of the same rows it
 // makes what else the attention needs products for, so that these run beside its own. They alone are made with wkv
-// empty too; then qr is what it is.
+// empty too. Without wq_a of_qr is of the low-rank queries that the caller gives.
 struct QkvArgs {
   const bf16* x = nullptr;  // [rows, dim]
   int dim = 0;
@@ -222,7 +222,7 @@ struct QkvArgs {
   float norm_eps = 0;
   const RopeFrequencies* rope = nullptr;  // on the host, as everywhere
   int heads = 0;
-  bf16* qr = nullptr;  // out [rows, q_lora]
+  bf16* qr = nullptr;  // out [rows, q_lora]; in, where wq_a is empty
   bf16* q = nullptr;   // out [rows, heads, 512]
   RecordBlock kv;      // out: record r is row r's
   // Of x: kv and gate of two compressors, the indexer's weights of heads. Empty ones: none.

@@ -109,8 +109,8 @@ void ForwardPass::attention(const StepRows& rows, const LayerSpec& layer, const 
 
 Compressor ForwardPass::pooled(const CompressorWeights& weights, const CompressorState& state, int column,
                                SideProduct* kv, SideProduct* gate) const {
-  Compressor compressor{
-      .ape = weights.ape, .norm = weights.norm, .width = weights.width, .overlap = weights.overlap, .state = state};
+  Compressor compressor = weights.rest;
+  compressor.state = state;
   if (!weights.wgate) {
     compressor.latent = latents_;
     *kv = {.weights = weights.wkv, .rounded = latents_};

@@ -110,10 +110,10 @@ CompressorWeights Weights::compressor(const std::string& stem, int width, bool g
   CompressorWeights result;
   result.wkv = plain(stem + ".wkv.weight");
   if (gate) result.wgate = plain(stem + ".wgate.weight");
-  if (ape) result.ape = vector<float>(stem + ".ape");
-  result.norm = vector<bf16>(stem + ".norm.weight");
-  result.width = width;
-  result.overlap = overlap;
+  if (ape) result.rest.ape = vector<float>(stem + ".ape");
+  result.rest.norm = vector<bf16>(stem + ".norm.weight");
+  result.rest.width = width;
+  result.rest.overlap = overlap;
   return result;
 }
 

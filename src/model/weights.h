@@ -19,13 +19,11 @@
 
 namespace onelane {
 
-// What a Compressor (kernels.h) is made of; wkv and wgate are kBf16 [stored, hidden], wgate empty for ratio 1.
+// A compressor's matrices, kBf16 [stored, hidden], wgate empty for ratio 1; and what else it is. Products and state are
+// filled in by whoever runs the stage.
 struct CompressorWeights {
   Matrix wkv, wgate;
-  const float* ape = nullptr;
-  const bf16* norm = nullptr;
-  int width = 0;
-  bool overlap = false;
+  Compressor rest;
 };
 
 // One block: backbone layer or draft stage. Fields that the LayerSpec does not call for stay empty.

@@ -65,11 +65,8 @@ TEST_P(GoldenAttention, Compress) {
     const BlockWeights& w = model.weights.layers[l.index];
     std::vector<std::byte> whole;
     for (const std::vector<int>& cut : {std::vector<int>{total}, std::vector<int>{1, 5, 256}}) {
-      const auto like = [](const CompressorWeights& of) {
-        return Compressor{.ape = of.ape, .norm = of.norm, .width = of.width, .overlap = of.overlap};
-      };
-      Compressor main = like(w.compressor);
-      Compressor index_keys = like(w.index_compressor);
+      Compressor main = w.compressor.rest;
+      Compressor index_keys = w.index_compressor.rest;
       const int capacity = 2 * std::max(l.ratio, 4) + 6;
       Array<float> state(static_cast<size_t>(capacity) * 2 * main.stored());
       Array<float> index_state(static_cast<size_t>(capacity) * 2 * 2 * kIndexDim);

@@ -429,7 +429,7 @@ TEST_P(Experts, RouteFirstWhereThereIsARouter) {
   Array<int64_t> table(10 * kTopk);
   for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int64_t>((i / kTopk + 2 * (i % kTopk)) % kCount);
   for (const bool hash : {false, true}) {
-    for (const int rows : {1, 6, 9, 40}) {
+    for (const int rows : {1, 6, 8, 9, 40}) {
       SCOPED_TRACE(format("{} rows, {}", rows, hash ? "hash" : "scores"));
       Step step;
       std::vector<int32_t> tokens(static_cast<size_t>(rows));

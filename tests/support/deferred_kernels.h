@@ -54,13 +54,7 @@ class DeferredKernels final : public ForwardingKernels {
   void tap(const StepRows& rows, const TapArgs& args) override { later(rows, &Kernels::tap, args); }
   void project_qkv(const StepRows& rows, const QkvArgs& args) override { later(rows, &Kernels::project_qkv, args); }
   void compress(const StepRows& rows, const CompressArgs& args) override {
-    check(rows);
-    std::optional<Compressor> keys;
-    if (args.index_compressor != nullptr) keys = *args.index_compressor;
-    queue_.emplace_back([this, step = step_, own = args, keys]() mutable {
-      if (keys) own.index_compressor = &*keys;
-      inner_.compress(step->rows, own);
-    });
+    later_with(rows, &Kernels::compress, args, &CompressArgs::index_compressor);
   }
   void index(const StepRows& rows, const IndexArgs& args) override { later(rows, &Kernels::index, args); }
   void attend(const StepRows& rows, const AttendArgs& args) override { later(rows, &Kernels::attend, args); }
@@ -70,13 +64,7 @@ class DeferredKernels final : public ForwardingKernels {
   }
   void route(const StepRows& rows, const RouteArgs& args) override { later(rows, &Kernels::route, args); }
   void experts(const StepRows& rows, const ExpertsArgs& args) override {
-    check(rows);
-    std::optional<RouteArgs> router;
-    if (args.router != nullptr) router = *args.router;
-    queue_.emplace_back([this, step = step_, own = args, router]() mutable {
-      if (router) own.router = &*router;
-      inner_.experts(step->rows, own);
-    });
+    later_with(rows, &Kernels::experts, args, &ExpertsArgs::router);
   }
   void engram(const StepRows& rows, const EngramArgs& args) override { later(rows, &Kernels::engram, args); }
   void head(const StepRows& rows, const HeadArgs& args) override {
@@ -160,6 +148,18 @@ class DeferredKernels final : public ForwardingKernels {
     check(rows);
     // Sanitised, g++ 12 takes a plain call through `stage` for a use of something uninitialised.
     queue_.emplace_back([this, step = step_, stage, args] { std::invoke(stage, inner_, step->rows, args); });
+  }
+  // The same of arguments that may point to others, which the caller need not keep either.
+  template <class Args, class Other>
+  void later_with(const StepRows& rows, void (Kernels::*stage)(const StepRows&, const Args&), const Args& args,
+                  const Other* Args::* other) {
+    check(rows);
+    std::optional<Other> copy;
+    if (args.*other != nullptr) copy = *(args.*other);
+    queue_.emplace_back([this, step = step_, stage, own = args, other, copy]() mutable {
+      if (copy) own.*other = &*copy;
+      std::invoke(stage, inner_, step->rows, own);
+    });
   }
   // Does what was asked for: all, or until the copy number `sent` is made.
   void work(uint64_t sent, bool all) {

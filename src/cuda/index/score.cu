@@ -33,7 +33,7 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kWarpKeys = 32;
 constexpr int kMostRows = 8;  // of a block
 constexpr int kBlocks = kIndexBlocks;
-constexpr int kLongWarps = 8;  // that have different keys, where there are many
+constexpr int kHalfWarps = 8;  // with keys of their own, where keys are many or so few that blocks would have none
 
 // Of a plain row of queries.
 constexpr float kLeastWeight = 0x1p-40f, kMostWeight = 0x1p40f;
@@ -228,10 +228,10 @@ struct Part {
   // other keys, or half of them where that makes enough blocks, so that more have something to do.
   __device__ __forceinline__ Part(int rows, int most) {
     const int walkers = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-    constexpr int kWholeTile = kWarps * kWarpKeys, kHalfTile = kLongWarps * kWarpKeys;
+    constexpr int kWholeTile = kWarps * kWarpKeys, kHalfTile = kHalfWarps * kWarpKeys;
     const int whole_tiles = (most + kWholeTile - 1) / kWholeTile, half_tiles = (most + kHalfTile - 1) / kHalfTile;
     const bool few = whole_tiles * rows <= walkers;
-    key_warps = few && half_tiles * rows > walkers ? kWarps : kLongWarps;
+    key_warps = few && half_tiles * rows > walkers ? kWarps : kHalfWarps;
     tiles = key_warps == kWarps ? whole_tiles : half_tiles;
     works = block < (few ? tiles * rows : tiles);
     first = few && works ? block / tiles : 0;
@@ -319,7 +319,7 @@ void score_entries(const Stage& stage, const IndexQueries& queries, const IndexC
   const int groups = (scores.rows + rows_a_block - 1) / rows_a_block;
   // As many as have something to do, whether rows are apart or together (Part).
   const int most = scores.stride + kWarpKeys - 1;
-  const int useful = rows_a_block * (most / (kLongWarps * kWarpKeys) + 1);
+  const int useful = rows_a_block * (most / (kHalfWarps * kWarpKeys) + 1);
   const int walkers = std::max(1, std::min(useful, stage.processors / groups));
   launch(stage, "score_tiles", score_tiles, dim3(walkers, groups), dim3(kThreads), rows_a_block * row_bytes, stage.rows,
          queries, choice, scores, rows_a_block);

@@ -24,20 +24,25 @@ struct Group {
   RopeAngles angles;
 };
 
-// One compressor in this step: its rows [rows, 2 * stored], kv then gate with its position bias, and where older rows
-// are.
+// What one token gives to a pooled entry, from the first of its channels on.
+struct PooledToken {
+  const float *kv, *gate;
+};
+
+// One compressor in this step: its gates with their position bias, and where older rows are.
 struct Pooling {
   const Compressor* compressor;
   int ratio;
   int stored;
-  float* rows;  // null for ratio 1
+  const float* gate;  // [rows, stored]; null for ratio 1
 
-  size_t stride() const { return static_cast<size_t>(2 * stored); }
-  const float* row(const RowRun& run, int position) const {
+  PooledToken token(const RowRun& run, int position, int channel = 0) const {
     if (position >= run.first_position) {
-      return rows + static_cast<size_t>(run.first_row + position - run.first_position) * stride();
+      const size_t at = offset(run.first_row + position - run.first_position, stored) + static_cast<size_t>(channel);
+      return {compressor->kv + at, gate + at};
     }
-    return state_row(run.slot, position);
+    const float* row = state_row(run.slot, position) + channel;
+    return {row, row + stored};
   }
   float* state_row(int slot, int position) const {
     const CompressorState& state = compressor->state;
@@ -50,21 +55,15 @@ Pooling MakePooling(Context& context, const StepRows& rows, const CompressArgs& 
                     size_t slot) {
   const int stored = compressor.stored();
   ONELANE_CHECK(args.ratio * (compressor.overlap ? 2 : 1) <= kMostPooled, "too many tokens in a group");
-  Pooling pooling{&compressor, args.ratio, stored, nullptr};
-  if (args.ratio == 1) return pooling;
-  pooling.rows = context.scratch<float>(slot, static_cast<size_t>(rows.count) * pooling.stride());
+  if (compressor.ape == nullptr) return {&compressor, args.ratio, stored, compressor.gate};
+  float* biased = context.scratch<float>(slot, offset(rows.count, stored));
   for (int row = 0; row < rows.count; ++row) {
     const float* gate = compressor.gate + offset(row, stored);
-    float* to = std::copy_n(compressor.kv + offset(row, stored), stored,
-                            pooling.rows + static_cast<size_t>(row) * pooling.stride());
-    if (compressor.ape == nullptr) {
-      std::copy_n(gate, stored, to);
-      continue;
-    }
     const float* bias = compressor.ape + offset(rows.position[row] % args.ratio, stored);
+    float* to = biased + offset(row, stored);
     for (int c = 0; c < stored; ++c) to[c] = gate[c] + bias[c];
   }
-  return pooling;
+  return {&compressor, args.ratio, stored, biased};
 }
 
 // latent = rmsnorm(round(entry)) of one group, floats [width].
@@ -78,23 +77,22 @@ void PoolGroup(const Pooling& pooling, const Group& group, float eps, float* lat
     WidenRow(pooling.compressor->latent + offset(row, width), width, latent);
     return RmsNormRow(latent, pooling.compressor->norm, width, eps);
   }
-  // kv and gate of the pooled tokens, at the first of the channels they contribute. With overlap the group before gives
-  // the first half of the channels; before group 0 there is none.
-  const float* kv[kMostPooled];
+  // With overlap the group before gives the first half of the channels; before group 0 there is none.
+  PooledToken tokens[kMostPooled];
   int count = 0;
   if (pooling.compressor->overlap && group.entry > 0) {
-    for (int i = 0; i < pooling.ratio; ++i) kv[count++] = pooling.row(*group.run, begin - pooling.ratio + i);
+    for (int i = 0; i < pooling.ratio; ++i) tokens[count++] = pooling.token(*group.run, begin - pooling.ratio + i);
   }
   const int half = pooling.compressor->overlap ? width : 0;
-  for (int i = 0; i < pooling.ratio; ++i) kv[count++] = pooling.row(*group.run, begin + i) + half;
+  for (int i = 0; i < pooling.ratio; ++i) tokens[count++] = pooling.token(*group.run, begin + i, half);
   for (int c = 0; c < width; c += L) {
-    VD max = WidenFloats(kv[0] + pooling.stored + c);
-    for (int t = 1; t < count; ++t) max = hn::Max(max, WidenFloats(kv[t] + pooling.stored + c));
+    VD max = WidenFloats(tokens[0].gate + c);
+    for (int t = 1; t < count; ++t) max = hn::Max(max, WidenFloats(tokens[t].gate + c));
     VD weighted = hn::Zero(dd);
     VD total = hn::Zero(dd);
     for (int t = 0; t < count; ++t) {
-      const VD p = Exp(hn::Sub(WidenFloats(kv[t] + pooling.stored + c), max));
-      weighted = hn::MulAdd(p, WidenFloats(kv[t] + c), weighted);
+      const VD p = Exp(hn::Sub(WidenFloats(tokens[t].gate + c), max));
+      weighted = hn::MulAdd(p, WidenFloats(tokens[t].kv + c), weighted);
       total = hn::Add(total, p);
     }
     hn::StoreU(RoundBf16(dh, hn::DemoteTo(dh, hn::Div(weighted, total))), dh, latent + c);
@@ -117,7 +115,9 @@ void SaveState(const StepRows& rows, const Pooling& pooling) {
     const RowRun& run = rows.runs[i];
     const int end = run.first_position + run.count;
     for (int position = std::max(run.first_position, end - capacity); position < end; ++position) {
-      std::memcpy(pooling.state_row(run.slot, position), pooling.row(run, position), pooling.stride() * sizeof(float));
+      const PooledToken token = pooling.token(run, position);
+      float* gate = std::copy_n(token.kv, pooling.stored, pooling.state_row(run.slot, position));
+      std::copy_n(token.gate, pooling.stored, gate);
     }
   }
 }

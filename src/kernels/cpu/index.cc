@@ -8,8 +8,8 @@
 //
 #include <hwy/foreach_target.h>
 
+#include "kernels/cpu/activations-inl.h"
 #include "kernels/cpu/hadamard-inl.h"
-#include "kernels/cpu/linear-inl.h"
 #include "kernels/cpu/select-inl.h"
 #include "kernels/cpu/stages.h"
 

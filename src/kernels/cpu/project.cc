@@ -3,6 +3,9 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/project.cc"
 #include "kernels/cpu/targets.h"
 //
+#include <algorithm>
+#include <span>
+
 #include <hwy/foreach_target.h>
 
 #include "kernels/cpu/linear-inl.h"
@@ -51,21 +54,21 @@ int ActBlock(const SideProduct& side, int rows) {
 }
 
 // Those that take their activations alike are one range of outputs.
-void ProjectSides(Context& context, const SideProduct* sides, int count, const bf16* from, int rows) {
-  bool done[QkvArgs::kSides] = {};
-  for (int first = 0; first < count; ++first) {
-    if (done[first] || !sides[first].weights) continue;
-    const int block = ActBlock(sides[first], rows), width = sides[first].weights.in;
-    const auto alike = [&](int i) { return !done[i] && sides[i].weights && ActBlock(sides[i], rows) == block; };
+void ProjectSides(Context& context, std::span<const SideProduct> sides, const bf16* from, int rows) {
+  for (const SideProduct& first : sides) {
+    if (!first.weights) continue;
+    const int block = ActBlock(first, rows), width = first.weights.in;
+    const auto alike = [&](const SideProduct& side) { return side.weights && ActBlock(side, rows) == block; };
+    if (&*std::find_if(sides.begin(), sides.end(), alike) != &first) continue;  // made with an earlier one
     int64_t outputs = 0;
-    for (int i = first; i < count; ++i) outputs += alike(i) ? sides[i].weights.out : 0;
+    for (const SideProduct& side : sides) outputs += alike(side) ? side.weights.out : 0;
     const Activations x = MakeActivations(context, from, rows, width, block);
     const Panels panels = MakePanels(context, width);
     context.parallel(outputs, kOutputs, outputs * width * rows, [&](int share, int64_t begin, int64_t end) HWY_ATTR {
       int64_t before = 0;  // outputs of the sides ahead
-      for (int i = first; i < count; ++i) {
-        if (!alike(i)) continue;
-        Matrix matrix = sides[i].weights;
+      for (const SideProduct& side : sides) {
+        if (!alike(side)) continue;
+        Matrix matrix = side.weights;
         matrix.act_block = block;
         const auto stride = static_cast<size_t>(matrix.out);
         const auto from_output = static_cast<int>(std::max(begin - before, int64_t{0}));
@@ -73,14 +76,13 @@ void ProjectSides(Context& context, const SideProduct* sides, int count, const b
         ONELANE_CHECK(before % kOutputs == 0, "outputs of a side product are whole tiles, but for the last one's");
         before += matrix.out;
         if (from_output >= to_output) continue;
-        if (sides[i].exact != nullptr) {
-          Product(matrix, from_output, to_output, x.row, rows, panels.of(share), ToFloat{sides[i].exact, stride});
+        if (side.exact != nullptr) {
+          Product(matrix, from_output, to_output, x.row, rows, panels.of(share), ToFloat{side.exact, stride});
         } else {
-          Product(matrix, from_output, to_output, x.row, rows, panels.of(share), ToBf16{sides[i].rounded, stride});
+          Product(matrix, from_output, to_output, x.row, rows, panels.of(share), ToBf16{side.rounded, stride});
         }
       }
     });
-    for (int i = count - 1; i >= first; --i) done[i] = done[i] || alike(i);
   }
 }
 
@@ -141,9 +143,10 @@ void ProjectRecordsAndQueries(Context& context, const StepRows& rows, const QkvA
 }
 
 void ProjectQkv(Context& context, const StepRows& rows, const QkvArgs& args) {
-  ProjectSides(context, args.of_x, QkvArgs::kSides, args.x, rows.count);
+  ONELANE_CHECK(args.wkv || !args.wq_a, "queries come with records");
+  ProjectSides(context, args.of_x, args.x, rows.count);
   if (args.wkv) ProjectRecordsAndQueries(context, rows, args);
-  ProjectSides(context, &args.of_qr, 1, args.qr, rows.count);
+  ProjectSides(context, {&args.of_qr, 1}, args.qr, rows.count);
 }
 
 void ProjectOut(Context& context, const StepRows& rows, const ProjectOutArgs& args) {

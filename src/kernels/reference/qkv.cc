@@ -39,6 +39,7 @@ void project_side(const SideProduct& side, const bf16* x, int rows) {
 }  // namespace
 
 void project_qkv(const StepRows& rows, const QkvArgs& args) {
+  ONELANE_CHECK(args.wkv || !args.wq_a, "queries come with records");
   for (const SideProduct& side : args.of_x) project_side(side, args.x, rows.count);
   if (args.wq_a) {
     ONELANE_CHECK(args.wq_b.out == args.heads * kHeadDim, "wq_b must give 512 values per head");
