@@ -1,4 +1,10 @@
 // Scores, ties, visibility and two-level selection of the indexer, case by case (spec/model.md 3.4, 3.5).
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <string>
+
 #include "kernels/stage_support.h"
 
 namespace onelane {
@@ -6,16 +12,17 @@ namespace {
 
 using namespace testing;
 
-// An indexer whose head h sees the key's dim 32 h: its query is 6 there, so dot = 6 * key[32 h].
+// An indexer of two heads, of which the first sees the key's dim 0 and the second dim 32, or of four, which see dims 0,
+// 16, 32 and 48: a query is 6 there, so dot = 6 * key[dim].
 struct Indexer {
   Indexer(int position, int ratio, int topk, int heads = 2)
-      : step(1, 4),
-        keys(RecordFormat::kIndexMxfp4, 4, ratio),
+      : step(1, std::max(4, position / kPageTokens + 1)),
+        keys(RecordFormat::kIndexMxfp4, step.pages(), ratio),
         queries(static_cast<size_t>(heads) * kIndexDim),
         head_weights(constant_bf16(static_cast<size_t>(heads), 1)),
         picks(static_cast<size_t>(topk), 99) {
     step.run(position, 1);
-    for (int h = 0; h < heads; ++h) queries[h * kIndexDim + 32 * h] = float_to_bf16(6);
+    for (int h = 0; h < heads; ++h) queries[h * kIndexDim + 64 / heads * h] = float_to_bf16(6);
     args = {.queries = queries.data(),
             .head_weights = head_weights.data(),
             .heads = heads,
@@ -49,6 +56,45 @@ TEST_P(Index, PicksTheBestAscendingWithTiesToTheLowerNumber) {
   const float scores[] = {1, 3, 2, 3, 0.5f, 2, 2, 1};
   for (int j = 0; j < 8; ++j) indexer.key(j, scores[j]);
   EXPECT_EQ(indexer.run(*kernels), (std::vector<int32_t>{1, 2, 3, 5}));
+}
+
+// Rows that some choose from in one block, in many together, and from memory, whatever their scores are like.
+TEST_P(Index, ChoosesFromLongRows) {
+  constexpr float kValues[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  constexpr int kDigits = 4;  // heads, whose weights make them digits of the score
+  enum Kind { kSpread, kAlike, kHalfAlike, kOneFarAbove, kMostFaulty };
+  for (const int entries : {600, 8193, 20000, 66000}) {
+    for (const Kind kind : {kSpread, kAlike, kHalfAlike, kOneFarAbove, kMostFaulty}) {
+      SCOPED_TRACE(std::to_string(entries) + " entries, kind " + std::to_string(kind));
+      Indexer indexer(entries - 1, 1, 512, kDigits);
+      for (int h = 0; h < kDigits; ++h) indexer.head_weights[h] = float_to_bf16(std::ldexp(1.0f, -4 * h));
+      std::mt19937 random(entries + kind);
+      std::vector<float> scores(static_cast<size_t>(entries));
+      for (int j = 0; j < entries; ++j) {
+        uint32_t code = random() % 4096;
+        if (kind == kAlike || (kind == kHalfAlike && code % 2 == 0)) code = 02222;
+        std::vector<float> key(kIndexDim);
+        const float scale = kind == kOneFarAbove && j == entries / 3 ? std::ldexp(1.0f, 30) : 1;
+        for (int h = 0; h < kDigits; ++h) {
+          const float value = kValues[code >> 3 * h & 7] * scale;
+          key[16 * h] = value;
+          key[16 * h + 1] = 6 * scale;
+          scores[j] += std::ldexp(value, -4 * h);
+        }
+        if (kind == kMostFaulty && random() % 100 != 0) {
+          key[0] = NAN;
+          scores[j] = -INFINITY;
+        }
+        indexer.keys.set(indexer.step.rows(), 0, j, key);
+      }
+      std::vector<int32_t> expected(static_cast<size_t>(entries));
+      std::iota(expected.begin(), expected.end(), 0);
+      std::stable_sort(expected.begin(), expected.end(), [&](int a, int b) { return scores[a] > scores[b]; });
+      expected.resize(512);
+      std::sort(expected.begin(), expected.end());
+      EXPECT_EQ(indexer.run(*kernels), expected);
+    }
+  }
 }
 
 TEST_P(Index, SeesEntriesOfCompleteGroupsOnly) {

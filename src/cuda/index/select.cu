@@ -1,13 +1,16 @@
-// The best entries of a row, and its best blocks of entries: a block of threads a row.
+// The best entries of a row, and its best blocks of entries: a block of threads a row, or a cluster of blocks where
+// rows are long and few.
 //
 // A histogram of the scores over bins of equal width between the lowest and the highest (rounding is monotone, so bins
 // are in order whatever is rounded) finds the bin of the last entry that is picked, and the entries of this bin are
 // ranked among themselves. A walk over all entries then gives every pick its place by counting those before it. So
 // picks are ascending and ties go to the lower number, whatever thread sees what. A thread has its scores in registers.
+// Blocks of a cluster have a stretch of the row each; they add up each other's histograms and rank the entries of all.
 //
 // Where a row has too many entries for that, or the bin has, as where all scores are the same, a score becomes an
 // unsigned key in the same order, and three histograms, of 11, 11 and 10 bits from the top, find the last pick's.
 #include "cuda/index/index.h"
+#include "cuda/ptx/cluster.h"
 
 namespace onelane::cuda {
 namespace {
@@ -16,8 +19,9 @@ constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBins = 2048;
 constexpr int kInFlight = 8;      // keys that a thread asks for before it uses them
-constexpr int kMine = 32;         // scores that a thread has in registers
 constexpr int kMostRanked = 512;  // entries of a bin
+constexpr int kCluster = 8;
+constexpr int kAlone = 8192;  // entries for which a block is as fast as a cluster
 
 constexpr uint32_t kLowestKey = 0x007fffffu;   // of -inf
 constexpr uint32_t kHighestKey = 0xffffffffu;  // above that of +inf
@@ -39,13 +43,69 @@ struct Threshold {
 };
 
 struct Shared {
-  uint32_t histogram[kBins];
+  alignas(8) uint32_t histogram[kBins];
   uint32_t of_warp[kWarps], equal_of_warp[kWarps];
-  uint32_t digit, above;
+  uint32_t digit, above, members;  // of find_bin
+  // What choose_in_registers wants as reset() leaves it: the range of this block's scores, how many of its entries are
+  // among the members so far, and of entries in blocks before it, how many are above the last pick, or its equals.
   uint32_t lowest, highest;
   uint32_t count;
-  uint2 member[kMostRanked];  // key, number
+  uint32_t above_before, equal_before;
+  uint32_t packed[kBins / 4];  // of a histogram that others read
+  uint32_t place[kCluster];    // in `member`, of each block's first
+  uint2 member[kMostRanked];   // entries in the bin of the last pick: key, number
   Threshold found;
+
+  __device__ __forceinline__ void reset() {
+    for (int i = threadIdx.x; i < kBins; i += kThreads) histogram[i] = 0;
+    if (threadIdx.x != 0) return;
+    digit = kBins;
+    lowest = 0xffffffffu;
+    highest = count = above_before = equal_before = 0;
+  }
+};
+
+// The blocks that have a row together, and what they have in registers and as a histogram.
+template <int kBlocks>
+struct Team {
+  static constexpr int kMine = kBlocks == 1 ? 32 : 8;  // scores that a thread has in registers
+  static constexpr int kMost = kBlocks * kThreads * kMine;
+  // Few where others read them, two a word: each 32 KiB that a block reads of others takes a microsecond.
+  static constexpr int kRowBins = kBlocks == 1 ? kBins : kBins / 2;
+  static_assert(kThreads * kMine < 1 << 16);
+
+  // All threads meet, and see what each wrote before.
+  static __device__ __forceinline__ void meet() {
+#if __CUDA_ARCH__ >= 900
+    if constexpr (kBlocks > 1) return ptx::cluster_barrier();
+#endif
+    __syncthreads();
+  }
+  static __device__ __forceinline__ int rank() {
+#if __CUDA_ARCH__ >= 900
+    if constexpr (kBlocks > 1) return ptx::block_rank();
+#endif
+    return 0;
+  }
+  // What block `rank` has where this one has `mine`.
+  static __device__ __forceinline__ uint32_t of(int rank, const uint32_t& mine) {
+#if __CUDA_ARCH__ >= 900
+    if constexpr (kBlocks > 1) return ptx::load_in_block(ptx::in_block(ptx::shared_address(&mine), rank));
+#endif
+    return mine;
+  }
+  static __device__ __forceinline__ void store(int rank, uint2& mine, uint2 v) {
+#if __CUDA_ARCH__ >= 900
+    if constexpr (kBlocks > 1) return ptx::store_in_block(ptx::in_block(ptx::shared_address(&mine), rank), v);
+#endif
+    mine = v;
+  }
+  static __device__ __forceinline__ void add(int rank, uint32_t& mine, uint32_t v) {
+#if __CUDA_ARCH__ >= 900
+    if constexpr (kBlocks > 1) return ptx::add_in_block(ptx::in_block(ptx::shared_address(&mine), rank), v);
+#endif
+    atomicAdd(&mine, v);
+  }
 };
 
 // The sum of x over the threads before this one; `total`: over all. A barrier stands before and after.
@@ -60,25 +120,31 @@ __device__ __forceinline__ uint32_t sum_before(uint32_t x, Shared& shared, uint3
   __syncthreads();
   if (lane == 31) shared.of_warp[warp] = upto;
   __syncthreads();
-  uint32_t of_warps = shared.of_warp[lane];
+  uint32_t of_warps = lane < kWarps ? shared.of_warp[lane] : 0;
   total = __reduce_add_sync(0xffffffff, of_warps);
   of_warps = __reduce_add_sync(0xffffffff, lane < warp ? of_warps : 0);
   return of_warps + upto - x;
 }
 
-// The bin of the last of the best `wanted`, and how many are in those above, to shared.digit and shared.above.
-__device__ __forceinline__ void find_bin(Shared& shared, uint32_t wanted) {
-  // Two bins a thread, the highest first: the last pick is where the count of those above passes what is wanted.
-  const int bin = kBins - 1 - 2 * static_cast<int>(threadIdx.x);
-  const uint32_t upper = shared.histogram[bin], lower = shared.histogram[bin - 1];
+__device__ __forceinline__ uint2 two_bins(const Shared& shared, int which) {
+  return reinterpret_cast<const uint2*>(shared.histogram)[which];
+}
+
+// The bin of the last of the best `wanted`, how many are in those above, and in it, to shared.digit, above and members.
+// A thread brings the counts of two bins, of which `bin` is the upper; the lower a thread, the higher its bins. True
+// for the one that has it.
+__device__ __forceinline__ bool find_bin(Shared& shared, uint32_t wanted, int bin, uint32_t upper, uint32_t lower) {
   uint32_t total;
   const uint32_t above = sum_before(upper + lower, shared, total);
-  if (above < wanted && wanted <= above + upper + lower) {
+  // The last pick is where the count of those above passes what is wanted.
+  const bool has_it = above < wanted && wanted <= above + upper + lower;
+  if (has_it) {
     const bool in_upper = wanted <= above + upper;
     shared.digit = in_upper ? bin : bin - 1;
     shared.above = in_upper ? above : above + upper;
+    shared.members = in_upper ? upper : lower;
   }
-  __syncthreads();
+  return has_it;
 }
 
 // Of the best `count` of `n`, count < n, by the bits of the keys; key(i) is that of the i-th.
@@ -106,7 +172,10 @@ __device__ __forceinline__ Threshold find_threshold(int n, int count, Shared& sh
       }
     }
     __syncthreads();
-    find_bin(shared, found.equal);
+    const int two = kBins / 2 - 1 - static_cast<int>(threadIdx.x);
+    const uint2 in = two_bins(shared, two);
+    find_bin(shared, found.equal, 2 * two + 1, in.y, in.x);
+    __syncthreads();
     found.key |= shared.digit << shift;
     found.equal -= shared.above;
   }
@@ -158,14 +227,18 @@ __device__ __forceinline__ void take_best(int n, const Threshold& threshold, Sha
   }
 }
 
-// The best `count` of n scores, count < n <= kMine * kThreads, to `picks`; `shared` is as select_rows starts with it.
-// False, and nothing done, where scores are too close to each other or too far apart.
+// The best `count` of n scores, count < n <= Team::kMost, to `picks`; `shared` is as reset() leaves it. False, and
+// nothing done, where scores are too close to each other or too far apart, or all but too few are -inf.
+template <int kBlocks>
 __device__ __forceinline__ bool choose_in_registers(const float* scores, int n, int count, Shared& shared,
                                                     int32_t* picks) {
+  using Blocks = Team<kBlocks>;
+  constexpr int kMine = Blocks::kMine;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int rank = Blocks::rank();
   // A warp has a stretch of all entries. Past the end come some at -inf, after all others of these.
-  const int turns = (n + kThreads - 1) / kThreads;
-  const int begin = warp * turns * 32 + lane;
+  const int turns = (n + kBlocks * kThreads - 1) / (kBlocks * kThreads);
+  const int begin = (rank * kWarps + warp) * turns * 32 + lane;
   float mine[kMine];
 #pragma unroll
   for (int j = 0; j < kMine; ++j) {
@@ -179,39 +252,82 @@ __device__ __forceinline__ bool choose_in_registers(const float* scores, int n, 
     low = fminf(low, mine[j] > -INFINITY ? mine[j] : INFINITY);
     high = fmaxf(high, mine[j]);
   }
-  const uint32_t lowest = __reduce_min_sync(0xffffffff, key_of(low));
-  const uint32_t highest = __reduce_max_sync(0xffffffff, key_of(high));
+  const uint32_t warp_lowest = __reduce_min_sync(0xffffffff, key_of(low));
+  const uint32_t warp_highest = __reduce_max_sync(0xffffffff, key_of(high));
   __syncthreads();
   if (lane == 0) {
-    atomicMin(&shared.lowest, lowest);
-    atomicMax(&shared.highest, highest);
+    atomicMin(&shared.lowest, warp_lowest);
+    atomicMax(&shared.highest, warp_highest);
   }
-  __syncthreads();
-  const float from = score_of(shared.lowest), width = score_of(shared.highest) - from;
-  const float scale = (kBins - 1) / width;
+  Blocks::meet();
+  const uint32_t lowest = __reduce_min_sync(0xffffffff, Blocks::of(lane % kBlocks, shared.lowest));
+  const uint32_t highest = __reduce_max_sync(0xffffffff, Blocks::of(lane % kBlocks, shared.highest));
+  const float from = score_of(lowest), width = score_of(highest) - from;
+  const float scale = (Blocks::kRowBins - 1) / width;
   if (!(width > 0 && scale > 0 && scale < INFINITY)) return false;
-  // The bin as the lowest bits of a float of a unit's distance to the next; -inf is in bin 0.
+  // The bin as the lowest bits of a float of a unit's distance to the next.
   const auto bin_of = [&](float score) {
-    return __float_as_uint(fmaxf((score - from) * scale, 0.0f) + 0x1p23f) & (2 * kBins - 1);
+    return __float_as_uint((score - from) * scale + 0x1p23f) & (2 * Blocks::kRowBins - 1);
   };
 #pragma unroll
   for (int j = 0; j < kMine; ++j) {
     if (j >= turns) break;
-    atomicAdd(&shared.histogram[bin_of(mine[j])], 1);
+    if (mine[j] > -INFINITY) atomicAdd(&shared.histogram[bin_of(mine[j])], 1);
   }
   __syncthreads();
-  find_bin(shared, count);
-  const uint32_t bin = shared.digit;
-  const uint32_t members = shared.histogram[bin];
+  // Of two bins a thread what each block has; the first the highest, and some threads none.
+  const int two = Blocks::kRowBins / 2 - 1 - static_cast<int>(threadIdx.x);
+  uint2 in[kBlocks] = {};
+  if constexpr (kBlocks == 1) {
+    in[0] = two_bins(shared, two);
+  } else {
+    if (two >= 0) {
+      const uint2 own = two_bins(shared, two);
+      shared.packed[two] = own.x | own.y << 16;
+    }
+    Blocks::meet();
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const uint32_t packed = two >= 0 ? Blocks::of(block, shared.packed[two]) : 0;
+      in[block] = make_uint2(packed & 0xffff, packed >> 16);
+    }
+  }
+  uint32_t upper = 0, lower = 0;
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) lower += in[block].x, upper += in[block].y;
+  if (find_bin(shared, count, 2 * two + 1, upper, lower)) {
+    uint32_t place = 0;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      shared.place[block] = place;
+      place += shared.digit % 2 == 0 ? in[block].x : in[block].y;
+    }
+  }
+  __syncthreads();
+  const uint32_t bin = shared.digit, members = shared.members;
   const uint32_t wanted = count - shared.above;
-  if (members > kMostRanked) return false;
+  if (bin == kBins || members > kMostRanked) return false;
+  // Every block gets all members, and those after this one the number of entries that are above.
+  const uint32_t place = shared.place[rank];
+  uint32_t higher = 0;
 #pragma unroll
   for (int j = 0; j < kMine; ++j) {
     if (j >= turns) break;
-    if (bin_of(mine[j]) != bin) continue;
-    shared.member[atomicAdd(&shared.count, 1)] = make_uint2(key_of(mine[j]), begin + j * 32);
+    if (mine[j] == -INFINITY) continue;
+    const uint32_t of = bin_of(mine[j]);
+    higher += of > bin ? 1 : 0;
+    if (of != bin) continue;
+    const uint32_t to = place + atomicAdd(&shared.count, 1);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      Blocks::store(block, shared.member[to], make_uint2(key_of(mine[j]), begin + j * 32));
+    }
   }
-  __syncthreads();
+  if constexpr (kBlocks > 1) {
+    higher = __reduce_add_sync(0xffffffff, higher);
+    if (higher > 0 && rank < lane && lane < kBlocks) Blocks::add(lane, shared.above_before, higher);
+  }
+  Blocks::meet();
   if (threadIdx.x < members) {
     const uint2 member = shared.member[threadIdx.x];
     uint32_t above = 0, equal_before = 0;
@@ -225,6 +341,11 @@ __device__ __forceinline__ bool choose_in_registers(const float* scores, int n, 
   __syncthreads();
   const float last = score_of(shared.found.key);
   const uint32_t equal_wanted = shared.found.equal;
+  if (threadIdx.x < place) {  // a member in a block before this one
+    const uint32_t key = shared.member[threadIdx.x].x;
+    if (key > shared.found.key) atomicAdd(&shared.above_before, 1);
+    if (key == shared.found.key) atomicAdd(&shared.equal_before, 1);
+  }
 
   uint32_t above = 0, equal = 0;
 #pragma unroll
@@ -234,6 +355,8 @@ __device__ __forceinline__ bool choose_in_registers(const float* scores, int n, 
     equal += mine[j] == last ? 1 : 0;
   }
   count_before(shared, above, equal);
+  above += shared.above_before;
+  equal += shared.equal_before;
   const uint32_t before = (1u << lane) - 1;
 #pragma unroll
   for (int j = 0; j < kMine; ++j) {
@@ -276,27 +399,32 @@ __device__ __forceinline__ void publish(const IndexChoice& choice, const float* 
   take_best(blocks, threshold, shared, key, [&](uint32_t, int block) { add(block); });
 }
 
-// grid: the rows that have scores
+// grid: the rows that have scores, kBlocks blocks each
+template <int kBlocks>
 __global__ void __launch_bounds__(kThreads)
     select_rows(const StepRows rows, const IndexChoice choice, const IndexScores scores, uint32_t* block_keys,
                 int32_t* picks) {
-  __shared__ Shared shared;
+  ONELANE_DYNAMIC_SHARED(uint4, memory);
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
   ptx::let_next_kernel_start();
-  const int row = scores.first_row + blockIdx.x;
+  const int scored = blockIdx.x / kBlocks, row = scores.first_row + scored;
   const int visible = choice.visible(rows.position[row]);
   const float* of_row = scores.of_row(row);
   int32_t* to = picks + static_cast<int64_t>(row) * choice.topk;
-  for (int i = threadIdx.x; i < kBins; i += kThreads) shared.histogram[i] = 0;
-  if (threadIdx.x == 0) {
-    shared.lowest = 0xffffffffu;
-    shared.highest = 0;
-    shared.count = 0;
-  }
+  shared.reset();
   ptx::wait_for_previous_kernel();
+  bool chosen = false;
+  if (kBlocks > 1 && visible > kAlone && visible <= Team<kBlocks>::kMost) {
+    chosen = choose_in_registers<kBlocks>(of_row, visible, choice.topk, shared, to);
+    if (!chosen) Team<kBlocks>::meet();  // others read this block's shared memory
+  }
+  if (Team<kBlocks>::rank() != 0) return;
+  if (visible > choice.topk && visible <= (kBlocks > 1 ? kAlone : Team<1>::kMost)) {
+    chosen = choose_in_registers<1>(of_row, visible, choice.topk, shared, to);
+  }
   if (visible <= choice.topk) {
     for (int i = threadIdx.x; i < choice.topk; i += kThreads) to[i] = i < visible ? i : -1;
-  } else if (visible > kMine * kThreads || !choose_in_registers(of_row, visible, choice.topk, shared, to)) {
-    __syncthreads();
+  } else if (!chosen) {
     const auto key = [&](int i) { return key_of(of_row[i]); };
     const Threshold threshold = find_threshold(visible, choice.topk, shared, key);
     take_best(visible, threshold, shared, key, [&](uint32_t place, int i) { to[place] = i; });
@@ -304,7 +432,7 @@ __global__ void __launch_bounds__(kThreads)
   if (choice.mode == IndexArgs::Candidates::kPublish) {
     __syncthreads();
     const int64_t most_blocks = (scores.stride + choice.block_size - 1) / choice.block_size;
-    publish(choice, of_row, visible, block_keys + blockIdx.x * most_blocks,
+    publish(choice, of_row, visible, block_keys + scored * most_blocks,
             choice.candidates + static_cast<int64_t>(row) * choice.candidate_words, shared);
   }
 }
@@ -313,8 +441,11 @@ __global__ void __launch_bounds__(kThreads)
 
 void select_entries(const Stage& stage, const IndexChoice& choice, const IndexScores& scores, uint32_t* block_keys,
                     int32_t* picks) {
-  launch(stage, "select_rows", select_rows, dim3(scores.rows), dim3(kThreads), 0, stage.rows, choice, scores,
-         block_keys, picks);
+  const bool together = stage.arch >= 90 && scores.stride > kAlone && scores.rows * kCluster <= stage.processors;
+  const int blocks = together ? kCluster : 1;
+  launch_clusters(stage, "select_rows", together ? select_rows<kCluster> : select_rows<1>, blocks,
+                  dim3(scores.rows * blocks), dim3(kThreads), sizeof(Shared), stage.rows, choice, scores, block_keys,
+                  picks);
 }
 
 }  // namespace onelane::cuda

@@ -43,7 +43,18 @@ __device__ __forceinline__ uint32_t in_block(uint32_t address, int rank) {
   return out;
 }
 
-// A plain store into any block of the cluster; the address from in_block.
+// A plain load from, store into, and sum in any block of the cluster; the address from in_block.
+__device__ __forceinline__ uint32_t load_in_block(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ void add_in_block(uint32_t address, uint32_t v) {
+  asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ void store_in_block(uint32_t address, uint2 v) {
+  asm volatile("st.shared::cluster.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
+}
 __device__ __forceinline__ void store_in_block(uint32_t address, float v) {
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }

@@ -18,7 +18,12 @@ inline void cluster_barrier() {
 }
 inline uint32_t in_block(uint32_t address, int rank) { return emulator::address_in_block(address, rank); }
 
-inline void store_in_block(uint32_t address, float v) { emulator::shared<float>(address) = v; }
+inline uint32_t load_in_block(uint32_t address) { return emulator::shared<uint32_t>(address); }
+inline void add_in_block(uint32_t address, uint32_t v) { emulator::shared<uint32_t>(address) += v; }
+template <class T>
+void store_in_block(uint32_t address, T v) {
+  emulator::shared<T>(address) = v;
+}
 template <class T>
 void store_async(uint32_t address, T v, uint32_t barrier) {
   emulator::store_later(address, &v, sizeof(v), barrier);
