@@ -31,12 +31,14 @@ class CudaKernels final : public Kernels {
         shared_memory_(calls_),
         upload_(stream, calls_),
         workspace_(stream, calls_),
+        pairs_(stream, calls_),
         lanes_(stream, calls_) {
     for (cudaEvent_t& sent : sends_) check(cudaEventCreateWithFlags(&sent, cudaEventDisableTiming), "cudaEventCreate");
     stage_ = {.stream = stream,
               .processors = properties.multiProcessorCount,
               .arch = 10 * properties.major + properties.minor,
               .workspace = &workspace_,
+              .pairs = &pairs_,
               .row_angles = &row_angles_,
               .launches = &launches_,
               .calls = &calls_};
@@ -107,7 +109,7 @@ class CudaKernels final : public Kernels {
     discard(recording);
     cudaGraph_t graph = nullptr;
     const int64_t launched = launches_.count;
-    workspace_.reset();  // memory outgrown by now cannot be given back while something is recorded
+    for (Workspace* scratch : {&workspace_, &pairs_}) scratch->reset();  // outgrown memory cannot be given back below
     lanes_.join(stage_);
     lanes_.record(true);
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
@@ -194,14 +196,19 @@ class CudaKernels final : public Kernels {
 
   void embed(const StepRows& rows, const EmbedArgs& args) override { cuda::embed(stage(rows), args); }
   void mix_streams(const StepRows& rows, const MixArgs& args) override {
-    std::optional<ExpandArgs> before;
-    if (expand_ && expand_->stream == args.stream && expand_->dim == args.dim) before.swap(expand_);
-    cuda::mix_streams(stage(rows), args, before ? &*before : nullptr);
+    std::optional<PairSum> sum;
+    std::optional<ExpandArgs> expand;
+    if (expand_ && expand_->stream == args.stream && expand_->dim == args.dim) {
+      sum.swap(sum_);
+      expand.swap(expand_);
+    }
+    cuda::mix_streams(stage(rows), args, expand ? &*expand : nullptr, sum ? &*sum : nullptr);
   }
-  // Of a recorded step, where nobody looks before the next stage: that may be mix_streams, which then does both.
+  // Of a recorded step, where nobody looks before the next stage: that may be mix_streams, which then does both, and
+  // the end of experts too.
   void expand_streams(const StepRows& rows, const ExpandArgs& args) override {
-    const Stage& now = stage(rows);
-    if (recorded_marks_ == nullptr) return cuda::expand_streams(now, args);
+    if (recorded_marks_ == nullptr) return cuda::expand_streams(stage(rows), args);
+    if (!sum_ || expand_ || sum_->y != args.y || sum_->dim != args.dim) stage(rows);
     expand_ = args;
   }
   void tap(const StepRows& rows, const TapArgs& args) override { cuda::tap(stage(rows), args); }
@@ -225,7 +232,10 @@ class CudaKernels final : public Kernels {
   void project_out(const StepRows& rows, const ProjectOutArgs& args) override { cuda::project_out(stage(rows), args); }
   void route(const StepRows& rows, const RouteArgs& args) override { cuda::route(stage(rows), args); }
   void experts(const StepRows& rows, const ExpertsArgs& args) override {
-    cuda::experts(stage(rows), args, table_of(args.experts, args.expert_count));
+    const Stage& now = stage(rows);
+    const PairSum sum = cuda::experts(now, args, table_of(args.experts, args.expert_count));
+    if (recorded_marks_ == nullptr || !sum.stays || !mix_takes_sums(now, args.dim)) return cuda::sum_pairs(now, sum);
+    sum_ = sum;
   }
   void engram(const StepRows& rows, const EngramArgs& args) override { cuda::engram(stage(rows), args); }
   void head(const StepRows& rows, const HeadArgs& args) override {
@@ -281,8 +291,8 @@ class CudaKernels final : public Kernels {
   }
   // Of the addresses that a recording holds.
   int generation() const {
-    return upload_.generation() + workspace_.generation() + lanes_.generation() + row_angles_.generation() +
-           table_generation_;
+    return upload_.generation() + workspace_.generation() + pairs_.generation() + lanes_.generation() +
+           row_angles_.generation() + table_generation_;
   }
 
   void use_device() { check(cudaSetDevice(device_), "cudaSetDevice"); }
@@ -298,16 +308,18 @@ class CudaKernels final : public Kernels {
     ONELANE_CHECK(rows.token == begun_ && rows.count == stage_.rows.count, "a stage of a step that was not begun");
     use_device();
     workspace_.reset();
-    launch_expand();
+    launch_put_off();
     return stage_;
   }
   // What comes next comes behind all that was asked for.
   void catch_up() {
-    launch_expand();
+    launch_put_off();
     lanes_.join(stage_);
   }
-  void launch_expand() {
+  void launch_put_off() {
+    if (sum_) cuda::sum_pairs(stage_, *sum_);
     if (expand_) cuda::expand_streams(stage_, *expand_);
+    sum_.reset();
     expand_.reset();
   }
 
@@ -336,11 +348,12 @@ class CudaKernels final : public Kernels {
   DeviceMemory memory_;
   SharedMemory shared_memory_;
   Upload upload_;
-  Workspace workspace_;
+  Workspace workspace_, pairs_;
   Lanes lanes_;
   RowAngles row_angles_;
   LaunchState launches_;
-  std::optional<ExpandArgs> expand_;      // asked for and not launched
+  std::optional<PairSum> sum_;            // asked for and not launched; if both, expand_ takes what this makes
+  std::optional<ExpandArgs> expand_;      // likewise
   std::vector<cudaEvent_t> marks_;        // in order, since marks_us()
   std::vector<cudaEvent_t> used_events_;  // spare again after marks_us()
   std::vector<cudaEvent_t> spare_events_;

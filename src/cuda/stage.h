@@ -71,6 +71,7 @@ struct Stage {
   int arch = 0;        // 10 * major + minor
   StepRows rows;       // its arrays on the device
   Workspace* workspace = nullptr;
+  Workspace* pairs = nullptr;  // of experts in steps that are recorded: stays while other stages take scratch
   RowAngles* row_angles = nullptr;
   LaunchState* launches = nullptr;
   HostCalls* calls = nullptr;  // every call that allocates or waits is counted where it stands

@@ -8,8 +8,12 @@ namespace onelane::cuda {
 
 // streams/
 void embed(const Stage& stage, const EmbedArgs& args);
-// `expand`: null, or what is to be done to the same stream before, by the same kernels.
-void mix_streams(const Stage& stage, const MixArgs& args, const ExpandArgs* expand);
+// `expand`: null, or what is to be done to the same stream before, by the same kernels; `sum`: null, or what is to be
+// done before that, and gives its y.
+struct PairSum;
+void mix_streams(const Stage& stage, const MixArgs& args, const ExpandArgs* expand, const PairSum* sum);
+// Whether it had better be left such a sum.
+bool mix_takes_sums(const Stage& stage, int dim);
 void expand_streams(const Stage& stage, const ExpandArgs& args);
 void tap(const Stage& stage, const TapArgs& args);
 
@@ -51,7 +55,15 @@ struct ExpertPointers {
 inline ExpertPointers pointers_of(const ExpertWeights& expert) {
   return {expert.w1.data, expert.w2.data, expert.w3.data, expert.w1.scale, expert.w2.scale, expert.w3.scale};
 }
-void experts(const Stage& stage, const ExpertsArgs& args, const ExpertPointers* device_experts);
+// What experts leave: y[row] = round(sum of its pairs), slots in order, the shared expert last.
+struct PairSum {
+  const bf16* pairs = nullptr;  // [rows, topk, dim], then the shared expert's [rows, dim]
+  int topk = 0, dim = 0;
+  bf16* y = nullptr;   // [rows, dim]
+  bool stays = false;  // until experts' next call; else the pairs are scratch like any other
+};
+PairSum experts(const Stage& stage, const ExpertsArgs& args, const ExpertPointers* device_experts);
+void sum_pairs(const Stage& stage, const PairSum& sum);
 void engram(const Stage& stage, const EngramArgs& args);
 
 }  // namespace onelane::cuda

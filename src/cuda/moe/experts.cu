@@ -1,56 +1,54 @@
 // The stage `experts` (see experts.h): which way it goes, and the sum at its end.
 #include "base/check.h"
+#include "cuda/lanes.h"
 #include "cuda/moe/experts.h"
-#include "cuda/numerics.h"
+#include "cuda/streams/collapse.h"
 
 namespace onelane::cuda {
-namespace moe {
 namespace {
 
-// y[row] = round(sum of its pairs' y), four neighbouring values a thread.
-__global__ void sum_pairs(const bf16* pairs, int rows, int topk, int dim, bf16* y) {
+// y of eight neighbouring dims a thread.
+__global__ void sum_rows(const PairSum sum, int rows) {
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();
-  const int quarter = dim / 4;
+  const int eights = sum.dim / 8;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= static_cast<int64_t>(rows) * quarter) return;
-  const int64_t row = i / quarter, column = i % quarter;
-  const uint2* from = reinterpret_cast<const uint2*>(pairs);
-  float sum[4] = {};
-  for (int slot = 0; slot <= topk; ++slot) {
-    const int64_t pair = slot < topk ? row * topk + slot : static_cast<int64_t>(rows) * topk + row;
-    const uint2 four = from[pair * quarter + column];
-    const float2 low = unpack_bf16(four.x), high = unpack_bf16(four.y);
-    sum[0] += low.x;
-    sum[1] += low.y;
-    sum[2] += high.x;
-    sum[3] += high.y;
-  }
-  reinterpret_cast<uint2*>(y)[i] = make_uint2(ptx::pack_bf16(sum[0], sum[1]), ptx::pack_bf16(sum[2], sum[3]));
+  if (i >= static_cast<int64_t>(rows) * eights) return;
+  reinterpret_cast<uint4*>(sum.y)[i] = sum_of_pairs(sum, rows, i / eights, static_cast<int>(i % eights));
 }
 
 }  // namespace
 
-}  // namespace moe
-
-void experts(const Stage& stage, const ExpertsArgs& args, const ExpertPointers* device_experts) {
+PairSum experts(const Stage& stage, const ExpertsArgs& args, const ExpertPointers* device_experts) {
   const moe::ExpertsCall call{&stage, &args, device_experts};
-  if (call.rows() == 0) return;
+  PairSum sum = {.topk = args.topk, .dim = args.dim, .y = args.y, .stays = call.rows() <= kMostRecordedRows};
+  if (call.rows() == 0) return sum;
   if (args.router != nullptr) route(stage, *args.router);
   ONELANE_CHECK(args.dim % 32 == 0 && args.inter % 32 == 0, "experts are whole blocks of 32 wide");
-  const auto take_pairs = [&] { return stage.workspace->take<bf16>(static_cast<size_t>(call.pairs()) * args.dim); };
-  bf16* pairs = nullptr;
+  const auto take_pairs = [&] {
+    Workspace& of = sum.stays ? *stage.pairs : *stage.workspace;
+    if (sum.stays) of.reset();
+    bf16* pairs = of.take<bf16>(static_cast<size_t>(call.pairs()) * args.dim);
+    sum.pairs = pairs;
+    return pairs;
+  };
   if (!moe::can_stream(args)) {
-    moe::plain_experts(call, pairs = take_pairs());
+    moe::plain_experts(call, take_pairs());
   } else if (moe::many_rows(call)) {
-    pairs = moe::many_experts(call);
+    sum.pairs = moe::many_experts(call);
+    sum.stays = false;
   } else {
-    moe::stream_experts(call, pairs = take_pairs());
+    moe::stream_experts(call, take_pairs());
   }
+  return sum;
+}
+
+void sum_pairs(const Stage& stage, const PairSum& sum) {
+  if (stage.rows.count == 0) return;
   constexpr int kThreads = 128;
-  const int64_t count = static_cast<int64_t>(call.rows()) * (args.dim / 4);
-  launch(stage, "sum_pairs", moe::sum_pairs, dim3(static_cast<unsigned>((count + kThreads - 1) / kThreads)),
-         dim3(kThreads), 0, pairs, call.rows(), args.topk, args.dim, args.y);
+  const int64_t eights = static_cast<int64_t>(stage.rows.count) * (sum.dim / 8);
+  launch(stage, "sum_rows", sum_rows, dim3(static_cast<unsigned>((eights + kThreads - 1) / kThreads)), dim3(kThreads),
+         0, sum, stage.rows.count);
 }
 
 }  // namespace onelane::cuda

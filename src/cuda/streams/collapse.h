@@ -1,9 +1,9 @@
-// Collapsing and expanding the four copies of a row's stream, and sums over a block: pieces that several stages'
-// kernels are made of.
+// Collapsing and expanding the four copies of a row's stream, sums over a block and over a row's experts: pieces that
+// several stages' kernels are made of.
 #pragma once
 
 #include "cuda/numerics.h"
-#include "kernels/kernels.h"
+#include "cuda/stages.h"
 
 namespace onelane::cuda {
 
@@ -84,6 +84,35 @@ __device__ __forceinline__ uint4 collapse_eight(const EightDims& dims, const flo
     out[i] = collapse_words(x, w);
   }
   return make_uint4(out[0], out[1], out[2], out[3]);
+}
+
+// Eight dims of y. What the kernel ahead made, so not to be asked for before its end.
+__device__ __forceinline__ uint4 sum_of_pairs(const PairSum& sum, int rows, int64_t row, int eight) {
+  constexpr int kAtOnce = 8;
+  const int eights = sum.dim / 8;
+  const auto* pairs = reinterpret_cast<const uint4*>(sum.pairs) + eight;
+  float total[8] = {};
+  for (int first = 0; first <= sum.topk; first += kAtOnce) {
+    uint4 part[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int slot = first + i;
+      const int64_t pair = slot < sum.topk ? row * sum.topk + slot : static_cast<int64_t>(rows) * sum.topk + row;
+      if (slot <= sum.topk) part[i] = __ldcg(pairs + pair * eights);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i > sum.topk) break;
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        const float2 two = unpack_bf16(word_of(part[i], word));
+        total[2 * word] += two.x;
+        total[2 * word + 1] += two.y;
+      }
+    }
+  }
+  return make_uint4(ptx::pack_bf16(total[0], total[1]), ptx::pack_bf16(total[2], total[3]),
+                    ptx::pack_bf16(total[4], total[5]), ptx::pack_bf16(total[6], total[7]));
 }
 
 }  // namespace onelane::cuda

@@ -3,7 +3,7 @@
 // mix_products: a block has 32 dims, of each of the four copies a warp, and takes every row's stream across them. fn is
 // float and is taken apart into three bf16 that add up to it exactly, so that the products are those of bf16 matrices.
 // A block reads its part of fn once, before it waits for what it depends on. Where the stream is still to be expanded,
-// it first does that to its dims.
+// it first does that to its dims, and where what it is expanded by is still to be summed up, that before.
 // mix_finish: a block a row. Its last warp makes the coefficients from the blocks' sums and walks the Sinkhorn
 // iterations, while the others collapse and normalise the row. They do so for *places*, whose number the width fixes
 // and with it the order of the sum of squares; a thread has one of them, or where rows are many, so that more of them
@@ -53,11 +53,14 @@ struct Expansion {
   const bf16* y;      // [rows, dim]; null: the stream is as it should be
   const float* post;  // [rows, 4]
   const float* comb;  // [rows, 4, 4]
+  PairSum sum;        // where it has pairs, that makes y
 };
 
-// As load_row_tile, of a copy of the stream when it is expanded.
-__device__ __forceinline__ RowTile expand_row_tile(const bf16* stream, const Expansion& expansion, int dim, int copy,
-                                                   int first_row, int rows, int first_dim, int lane) {
+// As load_row_tile, of a copy of the stream when it is expanded. `ys`: of the tile's y, or null where expansion.y has
+// it.
+__device__ __forceinline__ RowTile expand_row_tile(const bf16* stream, const Expansion& expansion, const uint4* ys,
+                                                   int dim, int copy, int first_row, int rows, int first_dim,
+                                                   int lane) {
   uint4 half[2] = {};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -66,7 +69,8 @@ __device__ __forceinline__ RowTile expand_row_tile(const bf16* stream, const Exp
     if (row >= rows) continue;
     const int eight = first_dim / 8 + lane % 4;
     const EightDims dims = load_eight(stream + row * kStreams * dim, dim, eight);
-    const uint4 y = __ldcg(reinterpret_cast<const uint4*>(expansion.y + row * dim) + eight);
+    const uint4 y =
+        ys != nullptr ? ys[lane + 32 * i] : __ldcg(reinterpret_cast<const uint4*>(expansion.y + row * dim) + eight);
     const float post = __ldcg(expansion.post + row * kStreams + copy);
     float comb[kStreams];
 #pragma unroll
@@ -89,6 +93,7 @@ template <bool kExpands>
 __global__ __launch_bounds__(kWarps * 32) void mix_products(bf16* stream, const Expansion expansion, const float* fn,
                                                             int dim, int rows, float* partial) {
   __shared__ __align__(16) float sums[2][kWarps * kTileRows * kSumStride];
+  __shared__ uint4 ys[kTileRows * 4];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int first_dim = blockIdx.x * kTileColumns;
   const int width = kStreams * dim, column = warp * dim + first_dim;
@@ -119,7 +124,17 @@ __global__ __launch_bounds__(kWarps * 32) void mix_products(bf16* stream, const 
   for (int buffer = 0; first_row < rows; first_row += step, buffer ^= 1) {
     RowTile x = next[0];
     if constexpr (kExpands) {
-      x = expand_row_tile(stream, expansion, dim, warp, first_row, rows, first_dim, lane);
+      const bool sums_pairs = expansion.sum.pairs != nullptr;
+      if (sums_pairs) {
+        const int row = first_row + static_cast<int>(threadIdx.x) / 4, eight = first_dim / 8 + threadIdx.x % 4;
+        if (threadIdx.x < 4 * kTileRows && row < rows) {
+          const uint4 y = sum_of_pairs(expansion.sum, rows, row, eight);
+          ys[threadIdx.x] = y;
+          reinterpret_cast<uint4*>(expansion.sum.y)[static_cast<int64_t>(row) * (dim / 8) + eight] = y;
+        }
+        __syncthreads();
+      }
+      x = expand_row_tile(stream, expansion, sums_pairs ? ys : nullptr, dim, warp, first_row, rows, first_dim, lane);
       __syncthreads();  // every warp has read all copies of these rows
       store_row_tile(stream, width, first_row, rows, column, x, lane);
     } else {
@@ -335,7 +350,12 @@ __global__ __launch_bounds__(kMostPlaces + 32) void mix_finish(FinishArgs args) 
 
 }  // namespace
 
-void mix_streams(const Stage& stage, const MixArgs& args, const ExpandArgs* expand) {
+// Beside the experts' blocks there is no room for those of mix_products, so without a kernel between them fn is read
+// when the experts have ended. That costs less than the kernel where every multiprocessor has one block to start, and
+// more where some have two (docs/ledger.md).
+bool mix_takes_sums(const Stage& stage, int dim) { return dim / kTileColumns <= stage.processors; }
+
+void mix_streams(const Stage& stage, const MixArgs& args, const ExpandArgs* expand, const PairSum* sum) {
   ONELANE_CHECK(args.dim % kTileColumns == 0, "a model's width is whole blocks of 32");
   const int rows = stage.rows.count;
   const int segments = args.dim / kTileColumns;
@@ -346,6 +366,10 @@ void mix_streams(const Stage& stage, const MixArgs& args, const ExpandArgs* expa
   const int across = std::min(tiles, std::max(1, 16 * stage.processors / segments));
   Expansion expansion = {};
   if (expand != nullptr) expansion = {.y = expand->y, .post = expand->post, .comb = expand->comb};
+  if (sum != nullptr) {
+    ONELANE_CHECK(expand != nullptr && sum->y == expand->y && sum->dim == args.dim, "a sum of what is expanded");
+    expansion.sum = *sum;
+  }
   launch(stage, "mix_products", expand != nullptr ? mix_products<true> : mix_products<false>, dim3(segments, across),
          dim3(kWarps * 32), 0, const_cast<bf16*>(args.stream), expansion, args.weights.fn, args.dim, rows, partial);
 
