@@ -68,7 +68,7 @@ struct Shared {
 // The blocks that have a row together, and what they have in registers and as a histogram.
 template <int kBlocks>
 struct Team {
-  static constexpr int kMine = kBlocks == 1 ? 32 : 8;  // scores that a thread has in registers
+  static constexpr int kMine = kBlocks == 1 ? 32 : 16;  // scores that a thread has in registers
   static constexpr int kMost = kBlocks * kThreads * kMine;
   // Few where others read them, two a word: each 32 KiB that a block reads of others takes a microsecond.
   static constexpr int kRowBins = kBlocks == 1 ? kBins : kBins / 2;
