@@ -120,7 +120,7 @@ __device__ __forceinline__ uint32_t sum_before(uint32_t x, Shared& shared, uint3
   __syncthreads();
   if (lane == 31) shared.of_warp[warp] = upto;
   __syncthreads();
-  uint32_t of_warps = lane < kWarps ? shared.of_warp[lane] : 0;
+  uint32_t of_warps = shared.of_warp[lane];
   total = __reduce_add_sync(0xffffffff, of_warps);
   of_warps = __reduce_add_sync(0xffffffff, lane < warp ? of_warps : 0);
   return of_warps + upto - x;
@@ -413,16 +413,17 @@ __global__ void __launch_bounds__(kThreads)
   int32_t* to = picks + static_cast<int64_t>(row) * choice.topk;
   shared.reset();
   ptx::wait_for_previous_kernel();
+  const bool chooses = visible > choice.topk, together = kBlocks > 1 && visible > kAlone;
   bool chosen = false;
-  if (kBlocks > 1 && visible > kAlone && visible <= Team<kBlocks>::kMost) {
+  if (chooses && together && visible <= Team<kBlocks>::kMost) {
     chosen = choose_in_registers<kBlocks>(of_row, visible, choice.topk, shared, to);
     if (!chosen) Team<kBlocks>::meet();  // others read this block's shared memory
   }
   if (Team<kBlocks>::rank() != 0) return;
-  if (visible > choice.topk && visible <= (kBlocks > 1 ? kAlone : Team<1>::kMost)) {
+  if (chooses && !together && visible <= Team<1>::kMost) {
     chosen = choose_in_registers<1>(of_row, visible, choice.topk, shared, to);
   }
-  if (visible <= choice.topk) {
+  if (!chooses) {
     for (int i = threadIdx.x; i < choice.topk; i += kThreads) to[i] = i < visible ? i : -1;
   } else if (!chosen) {
     const auto key = [&](int i) { return key_of(of_row[i]); };
