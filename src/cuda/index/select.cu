@@ -126,23 +126,23 @@ __device__ __forceinline__ uint32_t sum_before(uint32_t x, Shared& shared, uint3
   return of_warps + upto - x;
 }
 
-__device__ __forceinline__ uint2 two_bins(const Shared& shared, int which) {
-  return reinterpret_cast<const uint2*>(shared.histogram)[which];
+// Two neighbouring bins.
+__device__ __forceinline__ uint2 two_bins(const Shared& shared, int two) {
+  return reinterpret_cast<const uint2*>(shared.histogram)[two];
 }
 
 // The bin of the last of the best `wanted`, how many are in those above, and in it, to shared.digit, above and members.
-// A thread brings the counts of two bins, of which `bin` is the upper; the lower a thread, the higher its bins. True
-// for the one that has it.
-__device__ __forceinline__ bool find_bin(Shared& shared, uint32_t wanted, int bin, uint32_t upper, uint32_t lower) {
+// A thread brings what two bins have; the lower a thread, the higher they are. True for the one that has it.
+__device__ __forceinline__ bool find_bin(Shared& shared, uint32_t wanted, int two, uint2 in) {
   uint32_t total;
-  const uint32_t above = sum_before(upper + lower, shared, total);
+  const uint32_t above = sum_before(in.x + in.y, shared, total);
   // The last pick is where the count of those above passes what is wanted.
-  const bool has_it = above < wanted && wanted <= above + upper + lower;
+  const bool has_it = above < wanted && wanted <= above + in.x + in.y;
   if (has_it) {
-    const bool in_upper = wanted <= above + upper;
-    shared.digit = in_upper ? bin : bin - 1;
-    shared.above = in_upper ? above : above + upper;
-    shared.members = in_upper ? upper : lower;
+    const bool in_upper = wanted <= above + in.y;
+    shared.digit = 2 * two + (in_upper ? 1 : 0);
+    shared.above = in_upper ? above : above + in.y;
+    shared.members = in_upper ? in.y : in.x;
   }
   return has_it;
 }
@@ -173,8 +173,7 @@ __device__ __forceinline__ Threshold find_threshold(int n, int count, Shared& sh
     }
     __syncthreads();
     const int two = kBins / 2 - 1 - static_cast<int>(threadIdx.x);
-    const uint2 in = two_bins(shared, two);
-    find_bin(shared, found.equal, 2 * two + 1, in.y, in.x);
+    find_bin(shared, found.equal, two, two_bins(shared, two));
     __syncthreads();
     found.key |= shared.digit << shift;
     found.equal -= shared.above;
@@ -292,10 +291,10 @@ __device__ __forceinline__ bool choose_in_registers(const float* scores, int n, 
       in[block] = make_uint2(packed & 0xffff, packed >> 16);
     }
   }
-  uint32_t upper = 0, lower = 0;
+  uint2 of_all = make_uint2(0, 0);
 #pragma unroll
-  for (int block = 0; block < kBlocks; ++block) lower += in[block].x, upper += in[block].y;
-  if (find_bin(shared, count, 2 * two + 1, upper, lower)) {
+  for (int block = 0; block < kBlocks; ++block) of_all.x += in[block].x, of_all.y += in[block].y;
+  if (find_bin(shared, count, two, of_all)) {
     uint32_t place = 0;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
